@@ -1,0 +1,53 @@
+"""The `timm-gcp` command line: one subcommand per module, imported only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+# subcommand -> (module, one-line help). A command module has two functions:
+# `add_arguments(parser)` declares its options, `main(args)` runs it and returns the exit status.
+COMMANDS = {
+    "quickstart": ("timm_gcp.quickstart", "train GAP and GCP twins on real digits and compare them"),
+    "train": ("timm_gcp.train", "run a recipe with timm's own parts"),
+    "validate": ("timm_gcp.validate", "measure accuracy on a data set"),
+    "predict": ("timm_gcp.predict", "classify images"),
+    "data": ("timm_gcp.data", "lay out a data set for timm's readers"),
+    "weights": ("timm_gcp.weights", "list, import, fetch, export and push pretrained weights"),
+    "cost": ("timm_gcp.cost", "parameters, GMACs and time per image of GCP and GAP"),
+    "plot": ("timm_gcp.plots", "draw schedules and convergence curves"),
+    "robustness": ("timm_gcp.robustness.command", "ImageNet-C and ImageNet-P scores"),
+    "landscape": ("timm_gcp.landscape", "loss Lipschitzness and gradient predictiveness"),
+    "detect": ("timm_gcp.detection_command", "train, evaluate and run detectors"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `timm-gcp COMMAND ...`; `argv` defaults to the process's own arguments. Returns the exit status."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="timm-gcp", description="Global covariance pooling for timm.")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    chosen = argv[0] if argv else ""
+    run = None
+    for name, (module_name, summary) in COMMANDS.items():
+        sub = subparsers.add_parser(
+            name, help=summary, description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
+        if name == chosen:
+            module = importlib.import_module(module_name)
+            module.add_arguments(sub)
+            run = module.main
+    args = parser.parse_args(argv)
+    if run is None:  # argparse has already reported an unknown command
+        return 2
+    try:
+        return int(run(args) or 0)
+    except (ValueError, FileNotFoundError, ImportError, RuntimeError) as error:
+        print(f"timm-gcp {chosen}: error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
