@@ -1,0 +1,192 @@
+"""The table of published weights: which exist, where they come from, what they score, how they are to be fed.
+
+`WEIGHTS` maps `arch.tag` to a `Weights` entry; `default_cfgs()` turns the entries into what timm's registry wants. The
+tags name the schedule of training: `norm_in1k` (the default), `fast_in1k`, `adju_in1k`. Importing this module loads no
+weights and asks no server.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timm.models._pretrained import DefaultCfg, PretrainedCfg
+from timm.models._registry import generate_default_cfgs
+
+from timm_gcp.published_weights import ARCHITECTURES, OURS, PAPER, ROWS, Architecture
+
+# Where published weight folders live on the Hugging Face Hub, unless TIMM_GCP_HUB_ORG or an argument says otherwise.
+HUB_ORG = "timm-gcp"
+HUB_ORG_VARIABLE = "TIMM_GCP_HUB_ORG"
+# Entries that have been uploaded to HUB_ORG. Nothing is claimed to be there that is not.
+ON_THE_HUB: frozenset[str] = frozenset()
+
+BUNDLED = Path(__file__).parent / "weights_bundled"
+SOURCE_URL = "https://github.com/ZhangLi-CS/GCP_Optimization"
+PAPER_ID = "arXiv:2003.11241"
+NO_LICENCE = "The authors' repository states no licence."
+SCHEDULES = {"LRnorm": "norm", "LRfast": "fast", "LRadju": "adju"}
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+
+_FIRST_CONV = {"resnet": "conv1", "mobilenetv2": "conv_stem", "shufflenetv2": "conv1.0"}
+_CLASSIFIER = {"resnet": "fc", "mobilenetv2": "classifier", "shufflenetv2": "fc"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Top-1 and top-5 accuracy in % on the ImageNet-1k validation set, and who says so."""
+
+    top1: float
+    top5: float
+    origin: str
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One published set of weights.
+
+    Attributes:
+        arch: Model name for `timm.create_model`.
+        tag: Tag after the dot: `norm_in1k`, `fast_in1k` or `adju_in1k`.
+        num_classes: Classes of the classifier.
+        dataset: What it was trained on.
+        figures: Accuracies; the release's own first.
+        recipe: Recipe file in `recipes/` that trains it (`--model` picks the architecture).
+        schedule: Name for train.py's `--sched`.
+        source_name: The authors' file name, without suffix.
+        source_url: Where the file is published.
+        google_drive_id: Its id on Google Drive.
+        licence: SPDX id, or None where the source states none.
+        licence_note: The same in a sentence.
+        sha256: Digest of the authors' file, None until a download has been verified.
+    """
+
+    arch: str
+    tag: str
+    num_classes: int
+    dataset: str
+    figures: tuple[Figure, ...]
+    recipe: str
+    schedule: str
+    source_name: str
+    source_url: str
+    google_drive_id: str
+    licence: str | None
+    licence_note: str
+    sha256: str | None = None
+
+    @property
+    def name(self) -> str:
+        """`arch.tag`."""
+        return f"{self.arch}.{self.tag}"
+
+    @property
+    def architecture(self) -> Architecture:
+        """What all weights of this architecture share."""
+        return ARCHITECTURES[self.arch]
+
+    def pretrained_cfg(self) -> dict[str, Any]:
+        """Preprocessing and head, as a timm pretrained cfg without a weight source."""
+        facts = self.architecture
+        return {
+            "num_classes": self.num_classes,
+            "input_size": (3, 224, 224),
+            "pool_size": facts.pool_size,
+            "interpolation": "bilinear",
+            "crop_pct": 0.875,
+            "mean": MEAN,
+            "std": STD,
+            "first_conv": _FIRST_CONV[facts.family],
+            "classifier": _CLASSIFIER[facts.family],
+            "license": self.licence,
+            "origin_url": self.source_url,
+            "paper_ids": PAPER_ID,
+            "notes": (self.licence_note,),
+        }
+
+
+def _entry(arch: str, source: str, top1: float, top5: float, drive_id: str) -> Weights:
+    schedule = SCHEDULES[source.split("_")[2]]
+    figures = [Figure(top1, top5, "the authors' release")]
+    if source in PAPER:
+        paper_top1, paper_top5, table = PAPER[source]
+        figures.append(Figure(paper_top1, paper_top5, f"the paper's {table} table"))
+    family = ARCHITECTURES[arch].family
+    return Weights(
+        arch=arch,
+        tag=f"{schedule}_in1k",
+        num_classes=1000,
+        dataset="imagenet-1k",
+        figures=tuple(figures),
+        recipe=f"{family}_{schedule}.yaml",
+        schedule=f"gcp_{family}_{schedule}",
+        source_name=source,
+        source_url=SOURCE_URL,
+        google_drive_id=drive_id,
+        licence=None,
+        licence_note=NO_LICENCE,
+    )
+
+
+WEIGHTS: dict[str, Weights] = {entry.name: entry for entry in (_entry(*row) for row in ROWS)}
+
+
+def hub_id(name: str, org: str | None = None) -> str:
+    """Repository of `arch.tag` on the Hub: under `org`, else $TIMM_GCP_HUB_ORG, else `HUB_ORG`."""
+    return f"{org or os.environ.get(HUB_ORG_VARIABLE) or HUB_ORG}/{name}"
+
+
+def find(pattern: str = "*") -> list[Weights]:
+    """Entries whose `arch.tag` matches a shell pattern, or contains it where it has no wildcard.
+
+    Raises:
+        ValueError: If none does; the known names are listed.
+    """
+    wild = pattern if any(c in pattern for c in "*?[") else f"*{pattern}*"
+    found = [entry for name, entry in WEIGHTS.items() if fnmatch.fnmatch(name, wild)]
+    if not found:
+        raise ValueError(f"No published weights match {pattern!r}. Known: {', '.join(WEIGHTS)}.")
+    return found
+
+
+def bundled_names() -> list[str]:
+    """`arch.tag` of the weight folders shipped inside the package."""
+    if not BUNDLED.is_dir():
+        return []
+    return sorted(path.parent.name for path in BUNDLED.glob("*.*/config.json"))
+
+
+def folder_cfg(folder: Path) -> dict[str, Any]:
+    """Pretrained cfg in the `config.json` of a weight folder, with the folder's own weights as its file."""
+    cfg = json.loads((folder / "config.json").read_text(encoding="utf-8"))["pretrained_cfg"]
+    known = {key: tuple(value) if isinstance(value, list) else value for key, value in cfg.items()}
+    known = {key: value for key, value in known.items() if key in PretrainedCfg.__dataclass_fields__}
+    return {**known, "file": str(folder / "model.safetensors")}
+
+
+def default_cfgs() -> dict[str, DefaultCfg]:
+    """timm's default cfgs of every architecture registered here: arch -> DefaultCfg with one cfg per tag.
+
+    The first tag, `norm_in1k`, is the default. Bundled weights come with their file; the others have no source of their
+    own: `timm_gcp.store` finds them in the local store or on the Hub when `pretrained=True` asks for them.
+    """
+    cfgs: dict[str, PretrainedCfg] = {}
+    # Bundled first: of several with a source, timm makes the first the default, unless a later one is marked with `*`.
+    for name in bundled_names():
+        cfgs[name] = PretrainedCfg(**folder_cfg(BUNDLED / name))
+    for arch in OURS:
+        for entry in sorted((entry for entry in WEIGHTS.values() if entry.arch == arch), key=_default_first):
+            repo = hub_id(entry.name, HUB_ORG) if entry.name in ON_THE_HUB else None
+            marked = entry.name + ("*" if entry.tag == "norm_in1k" else "")
+            cfgs[marked] = PretrainedCfg(**entry.pretrained_cfg(), hf_hub_id=repo)
+    return dict(generate_default_cfgs(cfgs))  # type: ignore[arg-type]
+
+
+def _default_first(entry: Weights) -> bool:
+    return entry.tag != "norm_in1k"
