@@ -173,10 +173,13 @@ def test_state_is_plain_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(sched="gcp_shufflenetv2_adju", num_epochs=100), "falls with every update. Add `sched_on_updates: true`"),
-        (dict(sched="gcp_linear:epochs=5", num_epochs=5), "falls with every update"),
-        (dict(sched="gcp_resnet_adju", num_epochs=0), "`num_epochs` must be at least 1. Got 0"),
-        (dict(sched="gcp_resnet_adju", step_on_epochs=False), "`updates_per_epoch` must be at least 1"),
+        (
+            {"sched": "gcp_shufflenetv2_adju", "num_epochs": 100},
+            "falls with every update. Add `sched_on_updates: true`",
+        ),
+        ({"sched": "gcp_linear:epochs=5", "num_epochs": 5}, "falls with every update"),
+        ({"sched": "gcp_resnet_adju", "num_epochs": 0}, "`num_epochs` must be at least 1. Got 0"),
+        ({"sched": "gcp_resnet_adju", "step_on_epochs": False}, "`updates_per_epoch` must be at least 1"),
     ],
 )
 def test_bad_settings_of_the_factory(settings, message):
@@ -187,11 +190,11 @@ def test_bad_settings_of_the_factory(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(t_in_epochs=False), "`updates_per_epoch` must be at least 1"),
-        (dict(stretch=(0, 5)), "`stretch` must be two positive"),
-        (dict(warmup_t=-1), "`warmup_t` and `lr_min` must not be negative"),
-        (dict(lr_min=-1.0), "`warmup_t` and `lr_min` must not be negative"),
-        (dict(hold_t=0), "`hold_t` must be at least 1"),
+        ({"t_in_epochs": False}, "`updates_per_epoch` must be at least 1"),
+        ({"stretch": (0, 5)}, "`stretch` must be two positive"),
+        ({"warmup_t": -1}, "`warmup_t` and `lr_min` must not be negative"),
+        ({"lr_min": -1.0}, "`warmup_t` and `lr_min` must not be negative"),
+        ({"hold_t": 0}, "`hold_t` must be at least 1"),
     ],
 )
 def test_bad_settings_of_the_scheduler(settings, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_past_the_end_nothing_rises_or_turns_negative_or_complex(name):
     row = TABLE_4[name]
     rates = [row.lr(row.epochs + t / 4) for t in range(1200)]
     assert all(isinstance(rate, float) and rate >= 0 and math.isfinite(rate) for rate in rates)
-    assert all(later <= earlier for earlier, later in zip(rates, rates[1:], strict=False))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_module_bound_to_the_original_is_rebound(monkeypatch):
 
 
 def test_a_misspelt_schedule_of_ours_lists_the_known_ones():
-    with pytest.raises(ValueError, match="Unknown schedule 'gcp_resnet_norn'.*gcp_resnet_norm.*gcp_poly"):
+    with pytest.raises(ValueError, match=r"Unknown schedule 'gcp_resnet_norn'.*gcp_resnet_norm.*gcp_poly"):
         create_scheduler_v2(make_optimizer(), sched="gcp_resnet_norn", num_epochs=3)
 
 

@@ -7,6 +7,7 @@ often than it must. `TABLE_4` holds the paper's nine rows, and MobileNetV2's LR_
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -127,7 +128,7 @@ class StagedLinear:
         )
         bounds = (*self.starts, self.end)
         _require(
-            bounds[0] == 0 and all(a < b for a, b in zip(bounds, bounds[1:], strict=False)) and bounds[-1] < math.inf,
+            bounds[0] == 0 and all(a < b for a, b in itertools.pairwise(bounds)) and bounds[-1] < math.inf,
             f"Stages must start at 0 and ascend to a finite end. Got starts={self.starts}, end={self.end}.",
         )
         _require(
