@@ -1,1 +1,9 @@
 """timm_gcp: global covariance pooling (GCP) for timm. Importing it registers the models."""
+
+from . import functional, models
+from .head import swap_pooling
+from .pooling import GlobalCovPool2d
+
+__version__ = "0.1.0"
+
+__all__ = ["GlobalCovPool2d", "__version__", "functional", "models", "swap_pooling"]

@@ -1,0 +1,38 @@
+"""Which form computes a pooling, and on which side: the one place where that is decided."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FORMS = ("auto", "spectral", "products", "compose")
+SIDES = ("auto", "covariance", "gram")
+
+# Largest side for which LAPACK's eigendecomposition beats 12 batched products on a CPU (see docs/performance.md).
+SPECTRAL_MAX_SIDE = 256
+
+
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise ValueError unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, allowed))}")
+
+
+def use_gram(dim: int, positions: int, side: str = "auto") -> bool:
+    """Whether to work on the N×N side: when asked to, or when it is the smaller one."""
+    check_choice("side", side, SIDES)
+    return positions < dim if side == "auto" else side == "gram"
+
+
+def choose_form(x: Tensor, smaller: int, form: str = "auto") -> str:
+    """Form for `x` whose chosen side is `smaller` × `smaller`.
+
+    Graph capture (export, ONNX, compile) takes plain differentiable operations, eager CPU the eigendecomposition up to
+    `SPECTRAL_MAX_SIDE`, everything else batched products.
+    """
+    check_choice("form", form, FORMS)
+    if form != "auto":
+        return form
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return "compose"
+    return "spectral" if x.device.type == "cpu" and smaller <= SPECTRAL_MAX_SIDE else "products"

@@ -1,0 +1,202 @@
+"""Global covariance pooling as functions of tensors, without parameters.
+
+`global_cov_pool` is the whole layer; `covariance`, `matrix_sqrt` and `triu_vector` are its steps, each usable alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .centring import centre
+from .dispatch import check_choice, choose_form, use_gram
+from .newton_schulz import root
+from .product_form import ProductPool, compose
+from .scalar_functions import Log1p, NewtonSchulz, Power, ScalarFunction
+from .spectral_form import SpectralPool
+from .upper_triangle import gather_triangle
+
+NORMALIZATIONS = ("newton_schulz", "eigh", "power", "log", "none", "signed_sqrt_l2")
+
+__all__ = ["NORMALIZATIONS", "covariance", "global_cov_pool", "matrix_sqrt", "triu_vector"]
+
+
+def _features(x: Tensor) -> Tensor:
+    """`(B, D, H, W)` or `(B, D, N)` as `(B, D, N)` in float32 or wider."""
+    if x.ndim not in (3, 4):
+        raise ValueError(f"expected features of shape (B, D, H, W) or (B, D, N), got shape {tuple(x.shape)}")
+    if not x.is_floating_point():
+        raise TypeError(f"expected floating-point features, got {x.dtype}; convert them with .float()")
+    if x.shape[1] == 0 or x.shape[2:].numel() == 0:
+        raise ValueError(f"expected at least one channel and one position, got shape {tuple(x.shape)}")
+    return _widen(x.flatten(2))
+
+
+def _widen(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _square(a: Tensor) -> Tensor:
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise ValueError(f"expected square matrices of shape (..., D, D), got shape {tuple(a.shape)}")
+    return a
+
+
+def check_steps(n_iter: int) -> None:
+    """Raise ValueError unless `n_iter` is a whole number of at least 1."""
+    if isinstance(n_iter, bool) or not isinstance(n_iter, int) or n_iter < 1:
+        raise ValueError(f"n_iter is {n_iter!r}; give a whole number of Newton–Schulz steps, at least 1 (paper: 5)")
+
+
+def _no_autocast(device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, enabled=False)
+
+
+def covariance(x: Tensor) -> Tensor:
+    """Sample covariance of Eq. (1): centred, divided by N.
+
+    Args:
+        x: Features `(B, D, H, W)` or `(B, D, N)`; half types are computed in float32.
+
+    Returns:
+        `(B, D, D)`, float32 or the wider type of `x`.
+
+    Raises:
+        ValueError: Another rank, or no channel or position.
+        TypeError: Not a floating-point type.
+    """
+    with _no_autocast(x.device):
+        xc = centre(_features(x))
+        return torch.bmm(xc, xc.mT) * (1.0 / xc.shape[-1])
+
+
+def matrix_sqrt(a: Tensor, n_iter: int = 5) -> Tensor:
+    """Matrix square root by `n_iter` trace-normalised Newton–Schulz steps (iSQRT-COV, Li et al. 2018).
+
+    Five steps are what the paper's networks were trained with; at D = 256 the result is still far from the exact root
+    of a rank-deficient covariance. The gradient is that of the iteration, for any square input.
+
+    Args:
+        a: `(..., D, D)`. A zero matrix gives zeros and a zero gradient.
+        n_iter: Number of steps, at least 1.
+
+    Returns:
+        `(..., D, D)`, float32 or the wider type of `a`.
+
+    Raises:
+        ValueError: Not square, or `n_iter` below 1.
+        TypeError: Not a floating-point type.
+    """
+    check_steps(n_iter)
+    if not a.is_floating_point():
+        raise TypeError(f"expected a floating-point matrix, got {a.dtype}; convert it with .float()")
+    with _no_autocast(a.device):
+        flat = _widen(_square(a)).reshape(-1, *a.shape[-2:])
+        trace = flat.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
+        dead = trace == 0
+        safe = torch.where(dead, torch.ones_like(trace), trace)
+        value = root(flat / safe, n_iter) * safe.sqrt()
+        return torch.where(dead, torch.zeros_like(value), value).reshape(a.shape)
+
+
+def triu_vector(a: Tensor) -> Tensor:
+    """Upper triangle with the diagonal, row by row: `(..., D, D)` -> `(..., D(D+1)/2)`.
+
+    Raises:
+        ValueError: Not square.
+    """
+    return gather_triangle(_square(a))
+
+
+def _scalar_function(normalization: str, n_iter: int, exponent: float, eps: float) -> ScalarFunction:
+    if normalization == "newton_schulz":
+        return NewtonSchulz(n_iter)
+    if normalization == "eigh":
+        return Power(0.5)
+    return Power(exponent) if normalization == "power" else Log1p(eps)
+
+
+def check_normalization(normalization: str, n_iter: int, exponent: float, eps: float) -> None:
+    """Raise ValueError for an unknown normalisation or a value that it can't take."""
+    check_choice("normalization", normalization, NORMALIZATIONS)
+    check_steps(n_iter)
+    if not 0 < exponent <= 2:
+        raise ValueError(f"exponent is {exponent!r}; give a number in (0, 2] (0.5 is the square root)")
+    if not eps > 0:
+        raise ValueError(f"eps is {eps!r}; give a positive number")
+
+
+def _signed_sqrt_l2(v: Tensor) -> Tensor:
+    live = v != 0
+    root_abs = torch.where(live, v, torch.ones_like(v)).abs().sqrt()
+    return torch.nn.functional.normalize(torch.where(live, v.sign() * root_abs, torch.zeros_like(v)), dim=-1)
+
+
+def _signed_sqrt_l2_pool(x: Tensor) -> Tensor:
+    xc = centre(x)
+    peak = xc.detach().abs().amax(dim=(1, 2), keepdim=True)
+    scaled = xc / torch.where(peak == 0, torch.ones_like(peak), peak)  # l2 normalisation removes the scale
+    return _signed_sqrt_l2(gather_triangle(torch.bmm(scaled, scaled.mT) * (1.0 / xc.shape[-1])))
+
+
+def _newton_schulz_pool(x: Tensor, n_iter: int, form: str, side: str) -> Tensor:
+    dim, positions = x.shape[1], x.shape[2]
+    gram = use_gram(dim, positions, side)
+    form = choose_form(x, positions if gram else dim, form)
+    if form == "compose":
+        return compose(x, n_iter, gram)
+    if form == "products":
+        return ProductPool.apply(x, n_iter, gram)[0]
+    return SpectralPool.apply(x, NewtonSchulz(n_iter), gram)[0]
+
+
+def global_cov_pool(
+    x: Tensor,
+    normalization: str = "newton_schulz",
+    n_iter: int = 5,
+    *,
+    exponent: float = 0.5,
+    eps: float = 1e-3,
+    form: str = "auto",
+    side: str = "auto",
+) -> Tensor:
+    """Global covariance pooling: covariance, normalisation, upper triangle.
+
+    Args:
+        x: Features `(B, D, H, W)` or `(B, D, N)`, any strides. Half types and autocast are computed in float32.
+        normalization: `'newton_schulz'` (the paper's), `'eigh'` (exact square root, Eq. (2)), `'power'`
+            (Σ to the `exponent`, MPN-COV), `'log'` (log(Σ + eps·I) − log(eps)·I, after DeepO2P), `'none'`
+            (the covariance itself) or `'signed_sqrt_l2'` (element-wise, after B-CNN).
+        n_iter: Newton–Schulz steps.
+        exponent: Exponent of `'power'`, in (0, 2].
+        eps: Regulariser of `'log'`, in the units of the covariance.
+        form: `'auto'`, or `'spectral'`, `'products'`, `'compose'` to force how Newton–Schulz is computed.
+        side: `'auto'` (the smaller), or `'covariance'` (D×D), `'gram'` (N×N).
+
+    Returns:
+        `(B, D(D+1)/2)` in row-major triangle order; float32 for half inputs under autocast, else of the type of `x`.
+        A sample without variance over its positions gives zeros with zero gradient; NaN or Inf makes its own
+        sample NaN and no other.
+
+    Raises:
+        ValueError: Wrong rank, unknown choice, or a number out of range; the message lists what is allowed.
+        TypeError: Not a floating-point type.
+    """
+    check_normalization(normalization, n_iter, exponent, eps)
+    out_dtype = x.dtype
+    if not torch.compiler.is_exporting() and torch.is_autocast_enabled(x.device.type) and out_dtype != torch.float64:
+        out_dtype = torch.float32
+    with _no_autocast(x.device):
+        features = _features(x)
+        if normalization == "newton_schulz":
+            value = _newton_schulz_pool(features, n_iter, form, side)
+        elif normalization == "none":
+            xc = centre(features)
+            value = gather_triangle(torch.bmm(xc, xc.mT) * (1.0 / xc.shape[-1]))
+        elif normalization == "signed_sqrt_l2":
+            value = _signed_sqrt_l2_pool(features)
+        else:
+            check_choice("form", form, ("auto", "spectral"))
+            function = _scalar_function(normalization, n_iter, exponent, eps)
+            value = SpectralPool.apply(features, function, use_gram(features.shape[1], features.shape[2], side))[0]
+    return value.to(out_dtype)

@@ -1,0 +1,84 @@
+"""Newton–Schulz iteration for the matrix square root, as matrix products and as scalar recursion.
+
+The coupled iteration of iSQRT-COV from Y₀ = A (trace one), Z₀ = I,
+
+    T = (3I − Z Y)/2,   Y ← Y T,   Z ← T Z,
+
+keeps Y = A Z, and all matrices are polynomials in A. With the residual R = I − Y Z it reads
+
+    R ← R²(3I + R)/4,   Z ← Z(I + R/2),   Y ← Y(I + R/2)      (R₀ = I − A),
+
+three products a step, and Y and Z need not both be carried. On eigenvalues it is the same recursion on numbers.
+Five steps are the trained definition of the paper's networks, not a converged root.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def add_identity(a: Tensor, value: float) -> Tensor:
+    """`a + value·I` for `(..., n, n)` without a dense identity in memory."""
+    return torch.diagonal_scatter(a, torch.diagonal(a, dim1=-2, dim2=-1) + value, dim1=-2, dim2=-1)
+
+
+def _next_residual(r: Tensor) -> Tensor:
+    square = torch.bmm(r, r)
+    return torch.baddbmm(square, square, r, beta=0.75, alpha=0.25)
+
+
+def root(a: Tensor, n_iter: int) -> Tensor:
+    """Y after `n_iter` steps from `a` `(B, n, n)` of unit trace: approximates a^½. 3·n_iter − 3 products (1 for 1)."""
+    residual = add_identity(-a, 1.0)
+    y = torch.baddbmm(a, a, residual, alpha=0.5)
+    for _ in range(n_iter - 1):
+        residual = _next_residual(residual)
+        y = torch.baddbmm(y, y, residual, alpha=0.5)
+    return y
+
+
+def inverse_root(a: Tensor, n_iter: int) -> Tensor:
+    """Z after `n_iter` steps from `a` `(B, n, n)` of unit trace: approximates a^-½. 3·n_iter − 3 products."""
+    residual = add_identity(-a, 1.0)
+    z = add_identity(0.5 * residual, 1.0)
+    for _ in range(n_iter - 1):
+        residual = _next_residual(residual)
+        z = torch.baddbmm(z, z, residual, alpha=0.5)
+    return z
+
+
+def root_of_gram(x: Tensor, n_iter: int) -> Tensor:
+    """`root(x xᵀ)` for `x` `(B, D, N)` of unit norm, through the N×N side: X Z(XᵀX) Xᵀ, equal in exact arithmetic."""
+    z = inverse_root(torch.bmm(x.mT, x), n_iter)
+    return torch.bmm(torch.bmm(x, z), x.mT)
+
+
+def scalar_inverse_root(lam: Tensor, n_iter: int) -> Tensor:
+    """z(λ), the iteration's inverse root of eigenvalues `lam` in [0, 1]; any shape."""
+    residual = 1 - lam
+    z = 1 + 0.5 * residual
+    for _ in range(n_iter - 1):
+        residual = residual.square() * (3 + residual) * 0.25
+        z = z * (1 + 0.5 * residual)
+    return z
+
+
+def scalar_inverse_root_divided(lam: Tensor, n_iter: int) -> Tensor:
+    """Divided differences z[λᵢ, λⱼ] of `scalar_inverse_root`, `(..., n)` -> `(..., n, n)`, without a division.
+
+    The recursion gives them by the chain and product rules of divided differences, so that equal eigenvalues, where
+    z[λᵢ, λᵢ] is the derivative, are no special case (Daleckii–Krein theorem).
+    """
+    residual = 1 - lam
+    z = 1 + 0.5 * residual
+    r_div = lam.new_full((1, 1), -1.0).expand(*lam.shape, lam.shape[-1])
+    z_div = 0.5 * r_div
+    for _ in range(n_iter - 1):
+        ri, rj = residual.unsqueeze(-1), residual.unsqueeze(-2)
+        r_div = r_div * (0.75 * (ri + rj) + 0.25 * (ri.square() + ri * rj + rj.square()))
+        residual = residual.square() * (3 + residual) * 0.25
+        factor = 1 + 0.5 * residual
+        z_div = z_div * factor.unsqueeze(-2) + 0.5 * z.unsqueeze(-1) * r_div
+        z = z * factor
+    return z_div
