@@ -1,0 +1,276 @@
+"""Classifier -> detector backbone: drop the covariance layer and the classifier, keep the four levels, add an FPN.
+
+Steps S_II and S_III of the paper's Appendix IV. The parameters of a ResNet do not depend on its last stage, so one
+classifier serves GCP_D (`last_stage='stride2'`), GCP_M (`'maxpool'`) and no down-sampling at all (`'stride1'`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.layers import convert_sync_batchnorm, freeze_batch_norm_2d
+from timm.models import is_model, load_model_config_from_hf, parse_model_name
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torchvision.ops.feature_pyramid_network import ExtraFPNBlock, FeaturePyramidNetwork, LastLevelMaxPool
+
+from timm_gcp.recipe import did_you_mean
+
+LAST_STAGES = ("stride2", "maxpool", "stride1")
+NORMS = ("frozen_bn", "bn", "sync_bn")
+STRIDES = (4, 8, 16, 32)  # of a pyramid over a classifier that halves the map in every stage
+STRIDES_WITHOUT_DOWNSAMPLING = (4, 8, 16, 16)  # `last_stage='stride1'`: the last two maps have one size
+NUM_GROUPS = 1 + len(STRIDES)  # what `trainable_layers` counts: the stem and the four levels
+
+
+class PyramidBackbone(nn.Module):
+    """Four feature maps of a timm network and the feature pyramid over them, as torchvision's detectors take them.
+
+    `(B, C, H, W)` -> an ordered dict of maps `(B, fpn_channels, ceil(H / s), ceil(W / s))`, one for each stride `s` in
+    `strides`, named `'0'`, `'1'`, ..., and then what `extra_blocks` adds (`'pool'`: the last map at half its size).
+
+    Attributes:
+        body: The timm network without its head; its state dict has the classifier's names.
+        out_channels: Channels of every map.
+        strides: Pixels of the image per pixel of each map.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        fpn_channels: int = 256,
+        levels: Sequence[int] = (0, 1, 2, 3),
+        extra_blocks: ExtraFPNBlock | None = None,
+    ) -> None:
+        super().__init__()
+        channels = body.feature_info.channels()
+        self.body = body
+        self.levels = tuple(levels)
+        self.strides = tuple(body.feature_info.reduction()[level] for level in self.levels)
+        self.out_channels = fpn_channels
+        self.fpn = FeaturePyramidNetwork(
+            [channels[level] for level in self.levels], fpn_channels, extra_blocks or LastLevelMaxPool()
+        )
+
+    def forward(self, x: Tensor) -> OrderedDict[str, Tensor]:
+        """Maps of the pyramid, finest first."""
+        maps = self.body(x)
+        return self.fpn(OrderedDict((str(i), maps[level]) for i, level in enumerate(self.levels)))
+
+    def train(self, mode: bool = True) -> PyramidBackbone:
+        """Switch the mode; batch norms of frozen layers stay in evaluation, else their statistics would drift."""
+        super().train(mode)
+        for module in self.body.modules():
+            if isinstance(module, _BatchNorm) and module.affine and not module.weight.requires_grad:
+                module.eval()
+        return self
+
+
+def gcp_backbone(
+    name: str,
+    last_stage: str | None = None,
+    trainable_layers: int = 3,
+    norm: str = "frozen_bn",
+    pretrained: bool = False,
+    *,
+    checkpoint: str | Path | None = None,
+    in_chans: int = 3,
+    fpn_channels: int = 256,
+    levels: Sequence[int] = (0, 1, 2, 3),
+    extra_blocks: ExtraFPNBlock | None = None,
+) -> PyramidBackbone:
+    """Build an FPN backbone for `FasterRCNN`, `MaskRCNN` or `RetinaNet` from a classifier, GCP or GAP.
+
+    Source: Section 4.3 and Appendix IV, steps S_II and S_III.
+
+    Args:
+        name: Any timm model with feature maps at strides 4, 8, 16 and 32: `resnet50_gcp`, its GAP twin
+            `resnet50.tv_in1k`, `local-dir:PATH`, ...
+        last_stage: Of a GCP ResNet: `'stride2'` (GCP_D, the default here), `'maxpool'` (GCP_M, a 2×2 max-pool before
+            the last stage) or `'stride1'` (none: level strides 4, 8, 16, 16, at a higher cost). Other networks have one
+            form, `'stride2'`.
+        trainable_layers: How many of the five groups (four levels from the coarsest, then the stem) are trained, from 0
+            to 5. ShuffleNetV2's stride-4 level is the stem's max-pool, so there 4 trains no more than 3.
+        norm: `'frozen_bn'` keeps statistics, scale and shift of the classifier's batch norms; `'bn'` trains them;
+            `'sync_bn'` trains them with statistics over all processes (GPU).
+        pretrained: Load the weights that `name` is registered with.
+        checkpoint: Load this file instead: a checkpoint of the classifier with any `last_stage`, any head and number of
+            classes, in timm's layout or another that `timm_gcp.convert` understands.
+        in_chans: Channels of the images.
+        fpn_channels: Channels of the pyramid.
+        levels: Which of the four levels enter the pyramid.
+        extra_blocks: What follows the pyramid's last map; torchvision's `LastLevelMaxPool` when left out.
+
+    Raises:
+        ValueError: For an unknown model or option, a checkpoint that does not fit, a network without those strides, or
+            two sources of weights.
+        FileNotFoundError: If `checkpoint` is no file.
+    """
+    if norm not in NORMS:
+        raise ValueError(f"norm must be one of {', '.join(NORMS)}. Got {norm!r}.")
+    if not 0 <= trainable_layers <= NUM_GROUPS:
+        raise ValueError(f"trainable_layers must be in [0, {NUM_GROUPS}]. Got {trainable_layers}.")
+    if fpn_channels < 1:
+        raise ValueError(f"fpn_channels must be at least 1. Got {fpn_channels}.")
+    if not levels or sorted(set(levels)) != list(levels) or not 0 <= levels[0] <= levels[-1] < len(STRIDES):
+        raise ValueError(f"levels must be ascending numbers in [0, {len(STRIDES) - 1}]. Got {tuple(levels)}.")
+    if pretrained and checkpoint is not None:
+        raise ValueError(f"pretrained=True and checkpoint={str(checkpoint)!r} both name weights: give one of them.")
+    options = last_stage_options(name, last_stage)
+    body = _features(name, pretrained, in_chans, options)
+    if checkpoint is not None:
+        load_classifier(body, name, checkpoint, in_chans)
+    freeze_groups(body, trainable_layers)
+    if norm == "frozen_bn":
+        body = freeze_batch_norm_2d(body)
+    elif norm == "sync_bn":
+        body = convert_sync_batchnorm(body)
+    return PyramidBackbone(body, fpn_channels, levels, extra_blocks)
+
+
+def last_stage_options(name: str, last_stage: str | None) -> dict[str, Any]:
+    """Model keywords that give `last_stage`: only GCP ResNets have the choice.
+
+    Raises:
+        ValueError: For an unknown model or last stage, or one that the model has not.
+    """
+    architecture = architecture_of(name)
+    if last_stage is not None and last_stage not in LAST_STAGES:
+        raise ValueError(f"last_stage must be one of {', '.join(LAST_STAGES)}. Got {last_stage!r}.")
+    if architecture.startswith("resnet") and "_gcp" in architecture:
+        return {"last_stage": last_stage or LAST_STAGES[0]}
+    if last_stage not in (None, LAST_STAGES[0]):
+        raise ValueError(
+            f"{name} down-samples in its last stage and has no last_stage={last_stage!r}: only the resnet*_gcp models "
+            f"have the choice. Leave last_stage out, or pass {LAST_STAGES[0]!r}."
+        )
+    return {}
+
+
+def architecture_of(name: str) -> str:
+    """Architecture behind a model name as timm takes it: `arch`, `arch.tag`, `local-dir:PATH` or `hf-hub:ID`.
+
+    Raises:
+        ValueError: For an architecture that timm does not know.
+        FileNotFoundError: For a folder without a configuration.
+    """
+    source, model_id = parse_model_name(name)
+    if source == "local-dir":
+        architecture = _folder_architecture(Path(model_id))
+    elif source == "hf-hub":
+        architecture = load_model_config_from_hf(model_id)[1]
+    else:
+        architecture = model_id.split(".")[0]
+    if not is_model(architecture):
+        known = timm.list_models("*_gcp*")
+        raise ValueError(
+            f"unknown model {name!r}.{did_you_mean(architecture, timm.list_models())} "
+            f"GCP models: {', '.join(known)}; GAP twins: timm's own names."
+        )
+    return architecture
+
+
+def _folder_architecture(folder: Path) -> str:
+    """The architecture that a weight folder names."""
+    config = folder / "config.json"
+    if not config.is_file():
+        raise FileNotFoundError(f"{str(folder)!r} is no weight folder: it holds no config.json.")
+    return str(json.loads(config.read_text(encoding="utf-8")).get("architecture"))
+
+
+def _features(name: str, pretrained: bool, in_chans: int, options: dict[str, Any]) -> nn.Module:
+    """The four finest-to-coarsest maps of a timm network, checked for their strides."""
+    try:
+        body = timm.create_model(
+            name, pretrained=pretrained, features_only=True, out_indices=(-4, -3, -2, -1), in_chans=in_chans, **options
+        )
+        strides = tuple(body.feature_info.reduction())
+    except (AssertionError, IndexError) as error:  # timm's own words for "fewer than four maps"
+        raise ValueError(f"{name} does not give four feature maps: {error or 'too few levels'}.") from error
+    wanted = STRIDES_WITHOUT_DOWNSAMPLING if options.get("last_stage") == "stride1" else STRIDES
+    if strides != wanted:
+        raise ValueError(f"{name} gives maps at strides {strides}; a pyramid needs {wanted}.")
+    return body
+
+
+def load_classifier(body: nn.Module, name: str, checkpoint: str | Path, in_chans: int = 3) -> None:
+    """Load the backbone's part of a classifier checkpoint, in place, tensor by tensor.
+
+    What the backbone has must all be there; what it has not may only belong to the classifier's head.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: Listing the names that are missing, foreign or wrongly sized.
+    """
+    from timm_gcp.convert import rename, unwrap
+    from timm_gcp.fitting import listed
+
+    path = Path(checkpoint)
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint file {str(path)!r}.")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        content: dict[str, Any] = load_file(path)
+    else:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    given = rename(unwrap(content))
+    wanted = body.state_dict()
+    with torch.device("meta"):
+        classifier = timm.create_model(architecture_of(name))
+    kept = {key.split(".")[0] for key in wanted}
+    head = {key.split(".")[0] for key in classifier.state_dict()} - kept | {"fc", "classifier", "global_pool"}
+    missing = [key for key in wanted if key not in given and not key.endswith(".num_batches_tracked")]
+    foreign = [key for key in given if key not in wanted and key.split(".")[0] not in head]
+    sized = [
+        f"{key} is {tuple(given[key].shape)}, the backbone has {tuple(wanted[key].shape)}"
+        for key in wanted
+        if key in given and given[key].shape != wanted[key].shape
+    ]
+    problems = [
+        f"{kind}: {listed(keys, 6)}"
+        for kind, keys in (("missing", missing), ("foreign", foreign), ("wrongly sized", sized))
+        if keys
+    ]
+    if problems:
+        raise ValueError(
+            f"{str(path)!r} holds no weights of {name} with in_chans={in_chans}. {'; '.join(problems)}. "
+            "Name the model and the channels that the file was trained with."
+        )
+    body.load_state_dict({key: given[key] for key in wanted if key in given}, strict=False)
+
+
+def groups_of(body: nn.Module) -> list[list[nn.Parameter]]:
+    """Parameters of a feature network in five groups, in the order of use: stem, then what leads to each level.
+
+    A level that is a pooling layer (ShuffleNetV2's first) has an empty group.
+    """
+    order = [name for name, _ in body.named_modules()]
+    ends = []
+    for level in body.feature_info.module_name():
+        inside = [i for i, name in enumerate(order) if name == level or name.startswith(f"{level}.")]
+        ends.append(inside[-1])
+    # The stem ends with the first normalisation: all six backbones begin convolution, norm, activation.
+    stem_end = next(i for i, (_, module) in enumerate(body.named_modules()) if isinstance(module, _BatchNorm))
+    groups: list[list[nn.Parameter]] = [[] for _ in range(NUM_GROUPS)]
+    for name, parameter in body.named_parameters():
+        position = order.index(name.rpartition(".")[0])
+        if position <= stem_end:
+            groups[0].append(parameter)
+        else:
+            groups[1 + next(i for i, end in enumerate(ends) if position <= end)].append(parameter)
+    return groups
+
+
+def freeze_groups(body: nn.Module, trainable_layers: int) -> None:
+    """Stop the gradients of all but the last `trainable_layers` of the five groups, in place."""
+    groups = groups_of(body)
+    for group in groups[: len(groups) - trainable_layers]:
+        for parameter in group:
+            parameter.requires_grad_(False)
