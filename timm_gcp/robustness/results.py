@@ -1,0 +1,115 @@
+"""Result files: one JSON per model and benchmark, saved after every finished part, so that a run can go on later."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+ALEXNET = "alexnet"  # name of the baseline that the package holds
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)  # mkstemp makes files that only their owner reads
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def file_hash(path: str | Path) -> str:
+    """Return the SHA-256 of a file, hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _hash(file)
+
+
+def _hash(file: Any) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def result_path(output: Path, benchmark: str, label: str) -> Path:
+    """Return where the results of one model are kept."""
+    return output / f"{re.sub(r'[^A-Za-z0-9._@-]+', '_', label)}_{benchmark}.json"
+
+
+def read_result(path: Path, benchmark: str) -> dict[str, Any]:
+    """Return a result file.
+
+    Args:
+        path: JSON file.
+        benchmark: "c" or "p"; decides which entries must be there.
+
+    Raises:
+        FileNotFoundError: if it isn't there.
+        ValueError: if it isn't a result file of this benchmark.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no result file at {path}")
+    wanted = {"c": ["corruption_error"], "p": ["flip_probability", "top5_distance"]}[benchmark]
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        missing = [key for key in ["model", *wanted] if key not in content]
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not a JSON object: {error}") from error
+    if missing:
+        raise ValueError(f"{path} is not a result file of `timm-gcp robustness {benchmark}`: no {', '.join(missing)}")
+    return dict(content)
+
+
+def open_result(path: Path, benchmark: str, label: str, settings: dict[str, Any], restart: bool) -> dict[str, Any]:
+    """Return the results so far of a run with these settings, or an empty record.
+
+    Raises:
+        ValueError: if the file holds the results of other settings, which must not be mixed.
+    """
+    empty: dict[str, Any] = {"model": label, "benchmark": benchmark, "settings": settings, "images": {}}
+    empty |= {"c": {"clean_error": None, "corruption_error": {}}, "p": {"flip_probability": {}, "top5_distance": {}}}[
+        benchmark
+    ]
+    if restart or not path.is_file():
+        return empty
+    found = read_result(path, benchmark)
+    old = found.get("settings", {})
+    changed = [key for key in sorted({*old, *settings}) if old.get(key) != settings.get(key)]
+    if changed:
+        told = "; ".join(f"{key} was {old.get(key)!r}, now {settings.get(key)!r}" for key in changed)
+        raise ValueError(f"{path} holds results of another run ({told}): choose another --output, or --restart")
+    return found
+
+
+def save_result(path: Path, result: dict[str, Any]) -> None:
+    """Write a result file."""
+    write_text(path, json.dumps(result, indent=1) + "\n")
+
+
+def read_baseline(name: str, benchmark: str) -> dict[str, Any] | None:
+    """Return the baseline called `name`: a path, "alexnet" (ImageNet-C, published figures) or "none".
+
+    Raises:
+        ValueError: for "alexnet" with ImageNet-P, for which there are no published figures here.
+    """
+    if name == "none":
+        return None
+    if name == ALEXNET:
+        if benchmark == "p":
+            raise ValueError(
+                "AlexNet's figures on ImageNet-P are measured, not shipped: run `timm-gcp robustness p --model "
+                "torchvision:alexnet --pretrained --data-dir DIR` once and give its alexnet_p.json as --baseline"
+            )
+        table = resources.files(__package__) / "alexnet_imagenet_c.json"
+        return dict(json.loads(table.read_text(encoding="utf-8")))
+    return read_result(Path(name), benchmark)
