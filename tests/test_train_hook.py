@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import textwrap
@@ -75,6 +76,17 @@ def test_a_module_bound_to_the_original_is_rebound(monkeypatch):
     hook.install()
     assert late.create_scheduler_v2 is scheduler_factory.create_scheduler_v2
     assert unrelated.create_scheduler_v2 is other
+
+
+def test_keys_that_the_training_script_does_not_read_are_named(monkeypatch):
+    script = types.ModuleType("train")
+    script.create_scheduler_v2 = scheduler_factory.create_scheduler_v2._timm_gcp_original
+    script.parser = argparse.ArgumentParser()
+    script.parser.add_argument("--epochs", type=int)
+    script.parser.set_defaults(epochs=3, kd_model_name="resnet50_gcp")
+    monkeypatch.setitem(sys.modules, "train", script)
+    with pytest.warns(UserWarning, match="train has no option for kd_model_name of the recipe"):
+        hook.install()
 
 
 def test_a_misspelt_schedule_of_ours_lists_the_known_ones():

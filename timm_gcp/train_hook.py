@@ -6,9 +6,11 @@ factory by then. `install` therefore puts the extended factory wherever the orig
 
 from __future__ import annotations
 
+import argparse
 import functools
 import inspect
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +40,20 @@ def install() -> None:
         names = getattr(module, "__dict__", None)
         if isinstance(names, dict) and names.get(_NAME) is original:
             names[_NAME] = extended
+            _warn_of_unread_keys(names)
+
+
+def _warn_of_unread_keys(names: dict[str, Any]) -> None:
+    """Name the recipe's keys that the training script has no option for: argparse takes them without a word.
+
+    So a misspelt key, or distillation asked of a train.py that is too old for it, does not go unnoticed.
+    """
+    parser = names.get("parser")
+    if isinstance(parser, argparse.ArgumentParser):
+        known = {action.dest for action in parser._actions}
+        unread = sorted(set(parser._defaults) - known)
+        if unread:
+            warnings.warn(f"{names.get('__name__')} has no option for {', '.join(unread)} of the recipe.", stacklevel=3)
 
 
 def _extend(original: Callable[..., Any]) -> Callable[..., Any]:
