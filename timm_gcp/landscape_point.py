@@ -136,7 +136,9 @@ class LandscapePoint:
         if not backward:
             return losses.detach(), torch.empty(0), seen[0]
         # the groups do not depend on each other, so the gradient of the sum holds every group's own gradient
-        (gradient,) = torch.autograd.grad(losses.sum(), seen[0], allow_unused=True)
+        gradient = None
+        if losses.requires_grad:
+            (gradient,) = torch.autograd.grad(losses.sum(), seen[0], allow_unused=True)
         if gradient is None:
             raise ValueError("the loss does not depend on the probed layer. Choose another with --layer NAME.")
         return losses.detach(), gradient, seen[0].detach()

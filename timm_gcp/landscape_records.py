@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -92,7 +93,14 @@ def read_records(path: str | Path) -> list[Record]:
     return [Record(**row) for row in parsed]  # type: ignore[arg-type]
 
 
-def step_range(model: str, rate: float | None, low: float | None = None, high: float | None = None):
+def backbone_of(model: str) -> str:
+    """Name of the backbone that GAP and GCP twins share: `resnet18` for `resnet18_gcp.norm_in1k`."""
+    return model.split(".")[0].removesuffix("_d128").removesuffix("_gcp")
+
+
+def step_range(
+    model: str, rate: float | None, low: float | None = None, high: float | None = None
+) -> tuple[float, float | None]:
     """The range [a, b] of η for a model: the given ends, else the paper's, else a = the initial learning rate.
 
     Returns `(a, b)`, where b is None when it has to be measured (`largest_stable_step`).
@@ -100,7 +108,7 @@ def step_range(model: str, rate: float | None, low: float | None = None, high: f
     Raises:
         ValueError: when a is neither given, nor the paper's, nor known from a learning rate.
     """
-    paper = PAPER_RANGES.get(model.split(".")[0].removesuffix("_d128").removesuffix("_gcp"))
+    paper = PAPER_RANGES.get(backbone_of(model))
     if low is None:
         low = paper[0] if paper else rate
     if low is None:
@@ -114,32 +122,56 @@ class LandscapeCallback(Callback):
 
     The training run is not changed by it: parameters, gradients, running statistics, modes and random numbers stay.
     A CSV left by an interrupted run is continued; rows from the resumed step on are replaced.
+
+    Args:
+        path: the CSV.
+        low: smallest step size η.
+        high: largest one, or None for what `largest_stable_step` finds at the first probe.
+        points: number of step sizes.
+        every: training steps from probe to probe.
+        images: probe only so many images of the batch.
+        options: further arguments of `probe`: layer, batch_norm, chunk_size, double.
+
+    Raises:
+        ValueError: for numbers out of range, or a CSV that was made with another range of η.
     """
 
     def __init__(
         self,
         path: str | Path,
-        step_sizes: Tensor,
+        low: float,
+        high: float | None,
+        points: int = 50,
         *,
         every: int = 500,
-        layer: str | None = None,
-        batch_norm: str = "train",
-        chunk_size: int | None = None,
         images: int | None = None,
-        double: bool = False,
+        **options: Any,
     ) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1 training step; got {every}.")
         if images is not None and images < 1:
             raise ValueError(f"images must be at least 1; got {images}. Leave it out to probe the whole batch.")
-        self.path, self.every, self.images, self.step_sizes = Path(path), every, images, step_sizes
-        self.options = {"layer": layer, "batch_norm": batch_norm, "chunk_size": chunk_size, "double": double}
+        self.path, self.every, self.images, self.options = Path(path), every, images, options
         self.records = read_records(self.path) if self.path.is_file() else []
+        if self.records:
+            first = self.records[0]
+            if (low, points) != (first.low, first.points) or high not in (None, first.high):
+                raise ValueError(
+                    f"{path} was made with {first.points} step sizes in [{first.low}, {first.high}], not {points} in "
+                    f"[{low}, {high}]. Ask for the same, or for another file."
+                )
+            high = first.high
+        self.low, self.points = low, points
+        self.step_sizes = None if high is None else equal_steps(low, high, points)
 
     def on_update(self, step: int, model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:
         """Probe and rewrite the CSV."""
         images, targets = (part[: self.images] for part in batch)
-        landscape = probe(model, images, targets, self.step_sizes, **self.options)  # type: ignore[arg-type]
+        if self.step_sizes is None:
+            options = {name: self.options[name] for name in ("layer", "batch_norm") if name in self.options}
+            high = largest_stable_step(model, images, targets, self.low, **options)
+            self.step_sizes = equal_steps(self.low, high, self.points)
+        landscape = probe(model, images, targets, self.step_sizes, **self.options)
         self.records = [record for record in self.records if record.step < step] + [Record.of(step, landscape)]
         write_records(self.path, self.records)
 
@@ -154,10 +186,6 @@ class StableStepCallback(Callback):
         """Measure at this batch."""
         images, targets = (part[: self.images] for part in batch)
         self.high = min(self.high, largest_stable_step(model, images, targets, self.low, layer=self.layer))
-
-    def step_sizes(self, points: int = 50) -> Tensor:
-        """`points` equally spaced step sizes up to the largest one that was stable at every probe."""
-        return equal_steps(self.low, self.high, points)
 
 
 def range_table(runs: Mapping[str, Sequence[Record]], baseline: str | None = None) -> str:
