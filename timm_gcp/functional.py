@@ -11,6 +11,7 @@ from torch import Tensor
 from .centring import centre
 from .dispatch import check_choice, choose_form, use_gram
 from .newton_schulz import root
+from .precision import autocast_off, result_dtype, widen
 from .product_form import ProductPool, compose
 from .scalar_functions import Log1p, NewtonSchulz, Power, ScalarFunction
 from .spectral_form import SpectralPool
@@ -29,11 +30,7 @@ def _features(x: Tensor) -> Tensor:
         raise TypeError(f"expected floating-point features, got {x.dtype}; convert them with .float()")
     if x.shape[1] == 0 or x.shape[2:].numel() == 0:
         raise ValueError(f"expected at least one channel and one position, got shape {tuple(x.shape)}")
-    return _widen(x.flatten(2))
-
-
-def _widen(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
+    return widen(x.flatten(2))
 
 
 def _square(a: Tensor) -> Tensor:
@@ -46,10 +43,6 @@ def check_steps(n_iter: int) -> None:
     """Raise ValueError unless `n_iter` is a whole number of at least 1."""
     if isinstance(n_iter, bool) or not isinstance(n_iter, int) or n_iter < 1:
         raise ValueError(f"n_iter is {n_iter!r}; give a whole number of Newton–Schulz steps, at least 1 (paper: 5)")
-
-
-def _no_autocast(device: torch.device) -> torch.autocast:
-    return torch.autocast(device.type, enabled=False)
 
 
 def covariance(x: Tensor) -> Tensor:
@@ -65,7 +58,7 @@ def covariance(x: Tensor) -> Tensor:
         ValueError: Another rank, or no channel or position.
         TypeError: Not a floating-point type.
     """
-    with _no_autocast(x.device):
+    with autocast_off(x.device):
         xc = centre(_features(x))
         return torch.bmm(xc, xc.mT) * (1.0 / xc.shape[-1])
 
@@ -90,8 +83,8 @@ def matrix_sqrt(a: Tensor, n_iter: int = 5) -> Tensor:
     check_steps(n_iter)
     if not a.is_floating_point():
         raise TypeError(f"expected a floating-point matrix, got {a.dtype}; convert it with .float()")
-    with _no_autocast(a.device):
-        flat = _widen(_square(a)).reshape(-1, *a.shape[-2:])
+    with autocast_off(a.device):
+        flat = widen(_square(a)).reshape(-1, *a.shape[-2:])
         trace = flat.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
         dead = trace == 0
         safe = torch.where(dead, torch.ones_like(trace), trace)
@@ -183,10 +176,8 @@ def global_cov_pool(
         TypeError: Not a floating-point type.
     """
     check_normalization(normalization, n_iter, exponent, eps)
-    out_dtype = x.dtype
-    if not torch.compiler.is_exporting() and torch.is_autocast_enabled(x.device.type) and out_dtype != torch.float64:
-        out_dtype = torch.float32
-    with _no_autocast(x.device):
+    out_dtype = result_dtype(x)
+    with autocast_off(x.device):
         features = _features(x)
         if normalization == "newton_schulz":
             value = _newton_schulz_pool(features, n_iter, form, side)

@@ -29,16 +29,11 @@ class GcpModel:
         Args:
             num_classes: Classes; 0 for none.
             global_pool: None keeps the pooling and its reduction; `'gcp'`, or a name that timm knows
-                (`'avg'`, `'max'`, …); `''` leaves the feature map unpooled and takes no classes.
-
-        Raises:
-            ValueError: Classes asked for without pooling.
+                (`'avg'`, `'max'`, …); `''` leaves the feature map unpooled.
         """
         spec = self._gcp
         pool: Any = self.get_submodule(spec["pool"])
         kind = pool.pool_type if global_pool is None else global_pool
-        if kind == "" and num_classes > 0:
-            raise ValueError(f"global_pool='' leaves a feature map, it takes num_classes=0; got {num_classes}")
         factory = _device_dtype(self)
         if kind != pool.pool_type:
             pool = (

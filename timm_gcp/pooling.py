@@ -7,11 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 from .functional import check_normalization, global_cov_pool
+from .precision import widen
 from .product_form import compose
 from .upper_triangle import triangle_size
+
+# torch.fx takes the pooling as one node: its code looks at shapes and types, which a proxy does not have.
+torch.fx.wrap("global_cov_pool")
 
 
 def reduction_widths(reduce_dim: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -107,8 +112,7 @@ class GlobalCovPool2d(nn.Module):
             raise RuntimeError(
                 "torch.jit.script supports normalization 'newton_schulz' only; use torch.compile or torch.export"
             )
-        features = x.flatten(2)
-        wide = features if features.dtype == torch.float64 else features.float()
+        wide = widen(x.flatten(2))
         return compose(wide, self.n_iter, wide.shape[2] < wide.shape[1]).to(x.dtype)
 
     def feat_mult(self) -> float:

@@ -25,10 +25,7 @@ from .upper_triangle import gather_triangle, scatter_symmetric
 def _iterates(a: Tensor, n_iter: int, gram: bool) -> tuple[list[Tensor], list[Tensor]]:
     """Residuals R₀ … R_{K−1} and iterates W₁ … W_K of the recursion in `newton_schulz`."""
     residuals = [add_identity(-a, 1.0)]
-    if gram:
-        iterates = [add_identity(0.5 * residuals[0], 1.0)]
-    else:
-        iterates = [torch.baddbmm(a, a, residuals[0], alpha=0.5)]
+    iterates = [add_identity(0.5 * residuals[0], 1.0)] if gram else [torch.baddbmm(a, a, residuals[0], alpha=0.5)]
     for _ in range(n_iter - 1):
         r, w = residuals[-1], iterates[-1]
         square = torch.bmm(r, r)
@@ -68,10 +65,7 @@ def compose(x: Tensor, n_iter: int, gram: bool) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)` with autograd's own backward: the form for export and for transforms."""
     unit, factor = _unit(x)
     side = _small_side(unit, gram)
-    if gram:
-        value = torch.bmm(torch.bmm(unit, inverse_root(side, n_iter)), unit.mT)
-    else:
-        value = root(side, n_iter)
+    value = torch.bmm(torch.bmm(unit, inverse_root(side, n_iter)), unit.mT) if gram else root(side, n_iter)
     return gather_triangle(value) * factor.flatten(1)
 
 

@@ -178,10 +178,7 @@ class ShuffleNetV2(nn.Module):
         taken = []
         for level, name in enumerate(levels[: deepest + 1] if stop_early else levels):
             module = getattr(self, name)
-            if level > 1 and self.grad_checkpointing:
-                x = checkpoint_seq(module, x)
-            else:
-                x = module(x)
+            x = checkpoint_seq(module, x) if level > 1 and self.grad_checkpointing else module(x)
             if level in take:
                 taken.append(x)
         if intermediates_only:
