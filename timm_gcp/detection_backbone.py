@@ -6,27 +6,32 @@ classifier serves GCP_D (`last_stage='stride2'`), GCP_M (`'maxpool'`) and no dow
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import timm
-import torch
 from timm.layers import convert_sync_batchnorm, freeze_batch_norm_2d
-from timm.models import is_model, load_model_config_from_hf, parse_model_name
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops.feature_pyramid_network import ExtraFPNBlock, FeaturePyramidNetwork, LastLevelMaxPool
 
-from timm_gcp.recipe import did_you_mean
+from timm_gcp.detection_weights import architecture_of, load_classifier
 
 LAST_STAGES = ("stride2", "maxpool", "stride1")
-NORMS = ("frozen_bn", "bn", "sync_bn")
+NORMS = ("frozen_bn", "eval_bn", "bn", "sync_bn")
 STRIDES = (4, 8, 16, 32)  # of a pyramid over a classifier that halves the map in every stage
 STRIDES_WITHOUT_DOWNSAMPLING = (4, 8, 16, 16)  # `last_stage='stride1'`: the last two maps have one size
 NUM_GROUPS = 1 + len(STRIDES)  # what `trainable_layers` counts: the stem and the four levels
+
+
+class EvalBatchNorm2d(nn.BatchNorm2d):
+    """Batch norm that keeps its statistics in training and learns scale and shift only (MMDetection's `norm_eval`)."""
+
+    def train(self, mode: bool = True) -> EvalBatchNorm2d:
+        """Stay in evaluation mode."""
+        return super().train(False)
 
 
 class PyramidBackbone(nn.Module):
@@ -47,8 +52,10 @@ class PyramidBackbone(nn.Module):
         fpn_channels: int = 256,
         levels: Sequence[int] = (0, 1, 2, 3),
         extra_blocks: ExtraFPNBlock | None = None,
+        keep_statistics: bool = False,
     ) -> None:
         super().__init__()
+        self.keep_statistics = keep_statistics
         channels = body.feature_info.channels()
         self.body = body
         self.levels = tuple(levels)
@@ -67,7 +74,7 @@ class PyramidBackbone(nn.Module):
         """Switch the mode; batch norms of frozen layers stay in evaluation, else their statistics would drift."""
         super().train(mode)
         for module in self.body.modules():
-            if isinstance(module, _BatchNorm) and module.affine and not module.weight.requires_grad:
+            if isinstance(module, _BatchNorm) and (self.keep_statistics or not module.weight.requires_grad):
                 module.eval()
         return self
 
@@ -97,8 +104,9 @@ def gcp_backbone(
             form, `'stride2'`.
         trainable_layers: How many of the five groups (four levels from the coarsest, then the stem) are trained, from 0
             to 5. ShuffleNetV2's stride-4 level is the stem's max-pool, so there 4 trains no more than 3.
-        norm: `'frozen_bn'` keeps statistics, scale and shift of the classifier's batch norms; `'bn'` trains them;
-            `'sync_bn'` trains them with statistics over all processes (GPU).
+        norm: `'frozen_bn'` keeps statistics, scale and shift of the classifier's batch norms; `'eval_bn'` keeps the
+            statistics only, as MMDetection does by default; `'bn'` trains all; `'sync_bn'` trains all with statistics
+            over all processes (GPU).
         pretrained: Load the weights that `name` is registered with.
         checkpoint: Load this file instead: a checkpoint of the classifier with any `last_stage`, any head and number of
             classes, in timm's layout or another that `timm_gcp.convert` understands.
@@ -131,7 +139,7 @@ def gcp_backbone(
         body = freeze_batch_norm_2d(body)
     elif norm == "sync_bn":
         body = convert_sync_batchnorm(body)
-    return PyramidBackbone(body, fpn_channels, levels, extra_blocks)
+    return PyramidBackbone(body, fpn_channels, levels, extra_blocks, keep_statistics=norm == "eval_bn")
 
 
 def last_stage_options(name: str, last_stage: str | None) -> dict[str, Any]:
@@ -153,37 +161,6 @@ def last_stage_options(name: str, last_stage: str | None) -> dict[str, Any]:
     return {}
 
 
-def architecture_of(name: str) -> str:
-    """Architecture behind a model name as timm takes it: `arch`, `arch.tag`, `local-dir:PATH` or `hf-hub:ID`.
-
-    Raises:
-        ValueError: For an architecture that timm does not know.
-        FileNotFoundError: For a folder without a configuration.
-    """
-    source, model_id = parse_model_name(name)
-    if source == "local-dir":
-        architecture = _folder_architecture(Path(model_id))
-    elif source == "hf-hub":
-        architecture = load_model_config_from_hf(model_id)[1]
-    else:
-        architecture = model_id.split(".")[0]
-    if not is_model(architecture):
-        known = timm.list_models("*_gcp*")
-        raise ValueError(
-            f"unknown model {name!r}.{did_you_mean(architecture, timm.list_models())} "
-            f"GCP models: {', '.join(known)}; GAP twins: timm's own names."
-        )
-    return architecture
-
-
-def _folder_architecture(folder: Path) -> str:
-    """The architecture that a weight folder names."""
-    config = folder / "config.json"
-    if not config.is_file():
-        raise FileNotFoundError(f"{str(folder)!r} is no weight folder: it holds no config.json.")
-    return str(json.loads(config.read_text(encoding="utf-8")).get("architecture"))
-
-
 def _features(name: str, pretrained: bool, in_chans: int, options: dict[str, Any]) -> nn.Module:
     """The four finest-to-coarsest maps of a timm network, checked for their strides."""
     try:
@@ -199,53 +176,6 @@ def _features(name: str, pretrained: bool, in_chans: int, options: dict[str, Any
     return body
 
 
-def load_classifier(body: nn.Module, name: str, checkpoint: str | Path, in_chans: int = 3) -> None:
-    """Load the backbone's part of a classifier checkpoint, in place, tensor by tensor.
-
-    What the backbone has must all be there; what it has not may only belong to the classifier's head.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: Listing the names that are missing, foreign or wrongly sized.
-    """
-    from timm_gcp.convert import rename, unwrap
-    from timm_gcp.fitting import listed
-
-    path = Path(checkpoint)
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint file {str(path)!r}.")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        content: dict[str, Any] = load_file(path)
-    else:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    given = rename(unwrap(content))
-    wanted = body.state_dict()
-    with torch.device("meta"):
-        classifier = timm.create_model(architecture_of(name))
-    kept = {key.split(".")[0] for key in wanted}
-    head = {key.split(".")[0] for key in classifier.state_dict()} - kept | {"fc", "classifier", "global_pool"}
-    missing = [key for key in wanted if key not in given and not key.endswith(".num_batches_tracked")]
-    foreign = [key for key in given if key not in wanted and key.split(".")[0] not in head]
-    sized = [
-        f"{key} is {tuple(given[key].shape)}, the backbone has {tuple(wanted[key].shape)}"
-        for key in wanted
-        if key in given and given[key].shape != wanted[key].shape
-    ]
-    problems = [
-        f"{kind}: {listed(keys, 6)}"
-        for kind, keys in (("missing", missing), ("foreign", foreign), ("wrongly sized", sized))
-        if keys
-    ]
-    if problems:
-        raise ValueError(
-            f"{str(path)!r} holds no weights of {name} with in_chans={in_chans}. {'; '.join(problems)}. "
-            "Name the model and the channels that the file was trained with."
-        )
-    body.load_state_dict({key: given[key] for key in wanted if key in given}, strict=False)
-
-
 def groups_of(body: nn.Module) -> list[list[nn.Parameter]]:
     """Parameters of a feature network in five groups, in the order of use: stem, then what leads to each level.
 
@@ -256,8 +186,8 @@ def groups_of(body: nn.Module) -> list[list[nn.Parameter]]:
     for level in body.feature_info.module_name():
         inside = [i for i, name in enumerate(order) if name == level or name.startswith(f"{level}.")]
         ends.append(inside[-1])
-    # The stem ends with the first normalisation: all six backbones begin convolution, norm, activation.
-    stem_end = next(i for i, (_, module) in enumerate(body.named_modules()) if isinstance(module, _BatchNorm))
+    # The stem is the first two modules with a state: all six backbones begin convolution, norm, activation.
+    stem_end = [i for i, module in enumerate(body.modules()) if module._parameters or module._buffers][1]
     groups: list[list[nn.Parameter]] = [[] for _ in range(NUM_GROUPS)]
     for name, parameter in body.named_parameters():
         position = order.index(name.rpartition(".")[0])

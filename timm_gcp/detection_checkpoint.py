@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import torch
 from torch import nn
 
 from timm_gcp.detection import build_detector
-from timm_gcp.detection_backbone import architecture_of
+from timm_gcp.detection_files import replacing
+from timm_gcp.detection_weights import architecture_of
 
 KEYS = ("detector", "categories", "model", "epoch", "history")
 
@@ -39,14 +39,8 @@ def describe_detector(detector: str, name: str, num_classes: int, model: nn.Modu
 
 def save_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
     """Write a checkpoint (tensors and plain values under `KEYS`, and what else training needs); never half a file."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
+    with replacing(path) as partial:
         torch.save(dict(content), partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:

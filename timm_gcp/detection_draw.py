@@ -1,20 +1,23 @@
-"""Detections drawn on images: boxes, names, scores and masks, with Pillow and torchvision's drawing functions."""
+"""Detections drawn on images: boxes, names, scores and masks."""
 
 from __future__ import annotations
 
 import colorsys
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torchvision.transforms.functional import to_pil_image
-from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
+from torchvision.utils import draw_segmentation_masks
+
+from timm_gcp.detection_files import replacing
 
 GOLDEN_RATIO = 0.618034  # steps of this much around the colour circle never come close to an earlier one
 MASK_ALPHA = 0.45
+FONT_SIZE = 14
+LINE_WIDTH = 2  # pixels
 
 
 def label_color(label: int) -> tuple[int, int, int]:
@@ -64,8 +67,20 @@ def draw_detections(
         str((names or {}).get(int(labels[i]), int(labels[i]))) + ("" if scores is None else f" {float(scores[i]):.2f}")
         for i in kept
     ]
-    drawn = draw_bounding_boxes(pixels.contiguous(), boxes[kept] * scale, texts, colors, width=2, label_colors="white")
-    return to_pil_image(drawn)
+    picture = to_pil_image(pixels)
+    for box, text, color in zip((boxes[kept] * scale).tolist(), texts, colors, strict=True):
+        _draw_box(ImageDraw.Draw(picture), box, text, color)
+    return picture
+
+
+def _draw_box(draw: ImageDraw.ImageDraw, box: list[float], text: str, color: tuple[int, int, int]) -> None:
+    """A frame, and the text on a strip of its colour inside the top edge."""
+    font = ImageFont.load_default(FONT_SIZE)
+    x1, y1, x2, y2 = box
+    draw.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=color, width=LINE_WIDTH)
+    _, _, right, bottom = draw.textbbox((x1 + LINE_WIDTH, y1), text, font=font)
+    draw.rectangle((x1, y1, right + LINE_WIDTH, bottom + LINE_WIDTH), fill=color)
+    draw.text((x1 + LINE_WIDTH, y1), text, fill="black", font=font)
 
 
 def _enlarge(pixels: Tensor, scale: int) -> Tensor:
@@ -74,12 +89,9 @@ def _enlarge(pixels: Tensor, scale: int) -> Tensor:
 
 
 def save_png(image: Image.Image, path: str | Path) -> None:
-    """Write a PNG through a temporary file in the same folder."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    image.save(partial, format="PNG")
-    os.replace(partial, path)
+    """Write a PNG through a temporary file."""
+    with replacing(path) as partial:
+        image.save(partial, format="PNG")
 
 
 def side_by_side(images: Sequence[Image.Image], gap: int = 8) -> Image.Image:

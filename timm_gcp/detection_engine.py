@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from timm.utils import init_distributed_device_so
+from timm.utils.distributed import init_distributed_device_so
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, Sampler, Subset
 from tqdm import tqdm

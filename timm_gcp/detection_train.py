@@ -6,7 +6,6 @@ import argparse
 import csv
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from timm_gcp.detection_engine import (
     train_one_epoch,
 )
 from timm_gcp.detection_eval import IOU_TYPES, evaluate, format_metrics
+from timm_gcp.detection_files import write_text
 
 LAST = "last.pth"
 SUMMARY = "summary.csv"
@@ -91,7 +91,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.output is None:
         raise ValueError("no folder for the results: give --output.")
     weights = options.pretrained or options.checkpoint or options.resume
-    if not weights and (options.norm == "frozen_bn" or options.trainable_layers < NUM_GROUPS):
+    if not weights and (options.norm in ("frozen_bn", "eval_bn") or options.trainable_layers < NUM_GROUPS):
         raise ValueError(
             f"without --pretrained or --checkpoint the backbone starts at random, and norm={options.norm!r} with "
             f"trainable_layers={options.trainable_layers} would keep parts of it so. "
@@ -189,14 +189,6 @@ def evaluate_detector(
         write_text(output / RESULTS_FILE, json.dumps(results))
         write_text(output / METRICS_FILE, json.dumps(metrics, indent=1))
     return metrics
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file through a temporary one in the same folder, so that no reader sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def _read_resumed(options: argparse.Namespace) -> dict[str, Any] | None:
