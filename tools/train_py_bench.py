@@ -100,7 +100,7 @@ class Bench:
         folder = self.scratch / f"{model}-weights"
         code = (
             "import json, sys, timm, timm_gcp; from timm.models import save_for_hf; a = json.loads(sys.argv[1]);"
-            "save_for_hf(timm.create_model(a.pop('model'), **a.pop('settings')), a['folder'])"
+            "save_for_hf(timm.create_model(a.pop('model'), **a.pop('settings')), a['folder'], safe_serialization=True)"
         )
         asked = {"model": model, "settings": settings, "folder": str(folder)}
         done = self.python("-c", code, json.dumps(asked))
