@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 CLASSIFIERS = ("fc", "classifier")
+_HEAD = (*CLASSIFIERS, "conv_head", "bn2")  # the latter two end timm's MobileNetV2; its feature extractor has neither
 REDUCTION = "global_pool.reduction."
 
 
 def fit(state_dict: Mapping[str, torch.Tensor], model: nn.Module) -> dict[str, torch.Tensor]:
     """Check a state dict in our names against `model`, name by name and size by size.
 
-    Dropped: the classifier of a model without one (`num_classes=0`), the reduction of a model without one. Added: batch
+    Dropped: what a model without classifier (`num_classes=0`, `features_only`) lacks of the head. Added: batch
     counters, which checkpoints older than PyTorch 0.4.1 lack. Left to timm, which adapts them: the classifier where
     the model is built for another number of classes, the first convolution where it takes other channels.
 
@@ -26,7 +27,8 @@ def fit(state_dict: Mapping[str, torch.Tensor], model: nn.Module) -> dict[str, t
     reduces = any(name.startswith(REDUCTION) for name in wanted)
     given = dict(state_dict)
     if headless:
-        given = {name: tensor for name, tensor in given.items() if name.split(".")[0] not in CLASSIFIERS}
+        dropped = set(_HEAD) - {name.split(".")[0] for name in wanted}
+        given = {name: tensor for name, tensor in given.items() if name.split(".")[0] not in dropped}
         if not reduces:
             given = {name: tensor for name, tensor in given.items() if not name.startswith(REDUCTION)}
     for name in wanted:
@@ -66,8 +68,8 @@ def _fits(name: str, given: tuple[int, ...], wanted: tuple[int, ...], model: nn.
 
 def _remedy(given: Mapping[str, torch.Tensor], wanted: Mapping[str, tuple[int, ...]], model: nn.Module) -> str:
     """What to do about the commonest mismatches, or an empty string."""
-    theirs = _covariance_width({name: tuple(tensor.shape) for name, tensor in given.items()})
-    ours = _covariance_width(wanted)
+    theirs = covariance_width({name: tuple(tensor.shape) for name, tensor in given.items()})
+    ours = covariance_width(wanted)
     if theirs is None and ours is not None:
         return " The file has no covariance head: it may belong to the GAP model of this architecture."
     if theirs is not None and ours is None:
@@ -86,7 +88,7 @@ def _remedy(given: Mapping[str, torch.Tensor], wanted: Mapping[str, tuple[int, .
     return ""
 
 
-def _covariance_width(shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+def covariance_width(shapes: Mapping[str, tuple[int, ...]]) -> int | None:
     """D of the last reduction step, None without one."""
     steps = sorted(name for name in shapes if name.startswith(REDUCTION) and name.endswith(".conv.weight"))
     return shapes[steps[-1]][0] if steps else None

@@ -27,6 +27,7 @@ from .dispatch import check_choice
 from .head import swap_pooling
 from .pretrained import default_cfgs as _default_cfgs
 from .shufflenetv2 import ShuffleNetV2
+from .weight_source import weight_source
 
 LAST_STAGES = ("stride1", "stride2", "maxpool")
 _HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps")
@@ -90,14 +91,21 @@ def _build_mobilenet(global_pool: str = "gcp", head: Any = None, **kwargs: Any) 
     return _with_head(EfficientNet(**kwargs), global_pool, {"act_layer": nn.ReLU6, **head})
 
 
+def _build(model_cls: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
+    """timm's builder, with our weights: where they come from, and under which names."""
+    with weight_source(variant, pretrained, kwargs) as found:
+        return build_model_with_cfg(model_cls, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **found)
+
+
 def _create(build: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
-    head = {name: kwargs.pop(name) for name in _HEAD_KEYWORDS if name in kwargs}
-    if kwargs.get("features_only"):  # a feature extractor has no head to build or to load
-        kwargs.update(num_classes=0, global_pool="")
-        head["reduce_dim"] = None
-    return build_model_with_cfg(
-        partial(build, head=head), variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **kwargs
-    )
+    with weight_source(variant, pretrained, kwargs) as kwargs:
+        head = {name: kwargs.pop(name) for name in _HEAD_KEYWORDS if name in kwargs}
+        if kwargs.get("features_only"):  # a feature extractor has no head to build or to load
+            kwargs.update(num_classes=0, global_pool="")
+            head["reduce_dim"] = None
+        return build_model_with_cfg(
+            partial(build, head=head), variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **kwargs
+        )
 
 
 def _resnet_gcp(variant: str, pretrained: bool, block: type, layers: tuple[int, ...], **kwargs: Any) -> Any:
@@ -112,11 +120,10 @@ def _shufflenet_gcp(variant: str, pretrained: bool, **kwargs: Any) -> Any:
 def _mobilenet_gcp(variant: str, pretrained: bool, **kwargs: Any) -> Any:
     model_args = {"block_args": decode_arch_def(_MOBILENETV2), "act_layer": nn.ReLU6, **kwargs}
     if model_args.pop("features_only", False) and "feature_cls" not in model_args:
-        model = build_model_with_cfg(
+        model = _build(
             EfficientNetFeatures,
             variant,
             pretrained,
-            pretrained_filter_fn=checkpoint_filter_fn,
             pretrained_strict=False,
             kwargs_filter=("num_classes", "num_features", "global_pool", *_HEAD_KEYWORDS),
             **model_args,
@@ -179,6 +186,4 @@ def shufflenet_v2_x1_0_gcp(pretrained: bool = False, **kwargs: Any) -> ShuffleNe
 @register_model
 def shufflenet_v2_x1_0(pretrained: bool = False, **kwargs: Any) -> ShuffleNetV2:
     """ShuffleNetV2 ×1.0 with global average pooling."""
-    return build_model_with_cfg(
-        ShuffleNetV2, "shufflenet_v2_x1_0", pretrained, pretrained_filter_fn=checkpoint_filter_fn, **kwargs
-    )
+    return _build(ShuffleNetV2, "shufflenet_v2_x1_0", pretrained, **kwargs)

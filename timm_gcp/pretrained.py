@@ -8,12 +8,13 @@ weights and asks no server.
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from timm.models._hub import load_model_config_from_path
 from timm.models._pretrained import DefaultCfg, PretrainedCfg
 from timm.models._registry import generate_default_cfgs
 
@@ -29,12 +30,15 @@ BUNDLED = Path(__file__).parent / "weights_bundled"
 SOURCE_URL = "https://github.com/ZhangLi-CS/GCP_Optimization"
 PAPER_ID = "arXiv:2003.11241"
 NO_LICENCE = "The authors' repository states no licence."
+# Naming of other code bases (see `timm_gcp.convert`); none of these publishes its weights under a stated licence.
+THIRD_PARTY_LAYOUTS = ("authors", "fast-mpn-cov", "mobilenetv2")
 SCHEDULES = {"LRnorm": "norm", "LRfast": "fast", "LRadju": "adju"}
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
 
 _FIRST_CONV = {"resnet": "conv1", "mobilenetv2": "conv_stem", "shufflenetv2": "conv1.0"}
+FIRST_CONVS = tuple(dict.fromkeys(_FIRST_CONV.values()))
 _CLASSIFIER = {"resnet": "fc", "mobilenetv2": "classifier", "shufflenetv2": "fc"}
 
 
@@ -142,16 +146,17 @@ def hub_id(name: str, org: str | None = None) -> str:
     return f"{org or os.environ.get(HUB_ORG_VARIABLE) or HUB_ORG}/{name}"
 
 
-def find(pattern: str = "*") -> list[Weights]:
-    """Entries whose `arch.tag` matches a shell pattern, or contains it where it has no wildcard.
+def matching(pattern: str = "*", names: Iterable[str] | None = None) -> list[str]:
+    """Names (default: of the table) that match a shell pattern, or contain it where it has no wildcard.
 
     Raises:
         ValueError: If none does; the known names are listed.
     """
+    names = list(WEIGHTS if names is None else names)
     wild = pattern if any(c in pattern for c in "*?[") else f"*{pattern}*"
-    found = [entry for name, entry in WEIGHTS.items() if fnmatch.fnmatch(name, wild)]
+    found = [name for name in names if fnmatch.fnmatch(name, wild)]
     if not found:
-        raise ValueError(f"No published weights match {pattern!r}. Known: {', '.join(WEIGHTS)}.")
+        raise ValueError(f"No weights match {pattern!r}. Known: {', '.join(names)}.")
     return found
 
 
@@ -162,12 +167,18 @@ def bundled_names() -> list[str]:
     return sorted(path.parent.name for path in BUNDLED.glob("*.*/config.json"))
 
 
-def folder_cfg(folder: Path) -> dict[str, Any]:
-    """Pretrained cfg in the `config.json` of a weight folder, with the folder's own weights as its file."""
-    cfg = json.loads((folder / "config.json").read_text(encoding="utf-8"))["pretrained_cfg"]
+def folder_cfg(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Pretrained cfg of a weight folder, its weights named as `file`, and the model arguments that its model needs.
+
+    Raises:
+        FileNotFoundError: If the folder has no `config.json`.
+    """
+    cfg, arch, model_args = load_model_config_from_path(folder)
     known = {key: tuple(value) if isinstance(value, list) else value for key, value in cfg.items()}
-    known = {key: value for key, value in known.items() if key in PretrainedCfg.__dataclass_fields__}
-    return {**known, "file": str(folder / "model.safetensors")}
+    known = {
+        key: value for key, value in known.items() if key in PretrainedCfg.__dataclass_fields__ and key != "source"
+    }
+    return {**known, "architecture": arch, "file": str(folder / "model.safetensors")}, model_args
 
 
 def default_cfgs() -> dict[str, DefaultCfg]:
@@ -179,7 +190,7 @@ def default_cfgs() -> dict[str, DefaultCfg]:
     cfgs: dict[str, PretrainedCfg] = {}
     # Bundled first: of several with a source, timm makes the first the default, unless a later one is marked with `*`.
     for name in bundled_names():
-        cfgs[name] = PretrainedCfg(**folder_cfg(BUNDLED / name))
+        cfgs[name] = PretrainedCfg(**folder_cfg(BUNDLED / name)[0])
     for arch in OURS:
         for entry in sorted((entry for entry in WEIGHTS.values() if entry.arch == arch), key=_default_first):
             repo = hub_id(entry.name, HUB_ORG) if entry.name in ON_THE_HUB else None
