@@ -99,6 +99,25 @@ def test_elastic_transform_without_motion_is_the_image(monkeypatch):
     assert np.abs(corruptions.elastic_transform(image, 1, Still()).astype(int) - image).max() <= 1
 
 
+def test_spatter_without_a_drop_leaves_the_image_as_it_is():
+    image = picture(32)
+    seed = 35  # makes no drop at this size
+    with np.errstate(all="raise"):
+        assert (corruptions.corrupt(image, "spatter", 1, seed) == image).all()
+        assert (corruptions.corrupt(image, "spatter", 1, seed + 1) != image).any()
+
+
+@pytest.mark.parametrize("name", sorted(set(corruptions.ALL_CORRUPTIONS) - {"frost", "elastic_transform"}))
+def test_same_as_the_package_but_for_the_two_written_here(name):
+    import imagecorruptions
+
+    image = picture()
+    np.random.seed(9)
+    own_seed = {"seed": 9} if name in ("glass_blur", "impulse_noise") else {}
+    expected = imagecorruptions.corrupt(image, severity=4, corruption_name=name, **own_seed)
+    assert (corruptions.corrupt(image, name, 4, seed=9) == expected).all()
+
+
 def test_image_seed_depends_on_each_argument():
     base = corruptions.image_seed(0, 5, "snow", 2)
     assert base == corruptions.image_seed(0, 5, "snow", 2)

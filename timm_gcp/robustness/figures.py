@@ -80,7 +80,9 @@ def draw_c(results: Sequence[dict[str, Any]], path: Path) -> None:
         _bars(axes, len(SEVERITIES), values, [result["model"] for result in results])
         for i, result in enumerate(results):
             if result.get("clean_error") is not None:
-                axes.axhline(100 * result["clean_error"], color=COLOURS[i % len(COLOURS)], linewidth=0.9, linestyle="--")
+                axes.axhline(
+                    100 * result["clean_error"], color=COLOURS[i % len(COLOURS)], linewidth=0.9, linestyle="--"
+                )
         axes.set_title(name.replace("_", " ") + (" (extra)" if name in EXTRA_CORRUPTIONS else ""), fontsize=9)
         axes.set_xticks(range(len(SEVERITIES)), [str(s) for s in SEVERITIES])
     for i, axes in enumerate(panels.flat):

@@ -108,7 +108,9 @@ class CorruptedFolders(Dataset[tuple[Tensor, int]]):
             self.classes.append(classes)
         lengths = {len(paths) for paths in self.paths}
         if len(lengths) > 1 and not partial:
-            told = ", ".join(f"{c.corruption}/{c.severity}: {len(p)}" for c, p in zip(self.cells, self.paths, strict=True))
+            told = ", ".join(
+                f"{c.corruption}/{c.severity}: {len(p)}" for c, p in zip(self.cells, self.paths, strict=True)
+            )
             raise ValueError(f"the corruptions hold different numbers of images ({told}): unpack what is cut short")
         self.kept = [spread(len(paths), limit) for paths in self.paths]
         self.counts = [len(kept) for kept in self.kept]

@@ -116,7 +116,9 @@ def _load_torchvision(args: argparse.Namespace) -> Loaded:
 
     name = args.model.removeprefix(TORCHVISION)
     if name not in models.list_models(module=models):
-        raise ValueError(f"torchvision has no classifier {name!r}; it has {', '.join(models.list_models(module=models))}")
+        raise ValueError(
+            f"torchvision has no classifier {name!r}; it has {', '.join(models.list_models(module=models))}"
+        )
     device = pick_device(args.device)
     options: dict[str, Any] = {} if args.num_classes is None else {"num_classes": args.num_classes}
     model: nn.Module = models.get_model(name, weights="DEFAULT" if args.pretrained else None, **options)

@@ -30,14 +30,10 @@ def write_text(path: Path, text: str) -> None:
 
 def file_hash(path: str | Path) -> str:
     """Return the SHA-256 of a file, hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _hash(file)
-
-
-def _hash(file: Any) -> str:
     digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()
 
 
@@ -77,9 +73,10 @@ def open_result(path: Path, benchmark: str, label: str, settings: dict[str, Any]
         ValueError: if the file holds the results of other settings, which must not be mixed.
     """
     empty: dict[str, Any] = {"model": label, "benchmark": benchmark, "settings": settings, "images": {}}
-    empty |= {"c": {"clean_error": None, "corruption_error": {}}, "p": {"flip_probability": {}, "top5_distance": {}}}[
-        benchmark
-    ]
+    if benchmark == "c":
+        empty |= {"clean_error": None, "corruption_error": {}}
+    else:
+        empty |= {"flip_probability": {}, "top5_distance": {}}
     if restart or not path.is_file():
         return empty
     found = read_result(path, benchmark)

@@ -58,7 +58,7 @@ def score_c(result: dict[str, Any], baseline: dict[str, Any] | None) -> dict[str
         `partial_CE` and `partial_relative_CE`, and `notes` on what isn't defined.
     """
     names = [name for name in TEST_CORRUPTIONS + EXTRA_CORRUPTIONS if measured(result, name)]
-    means = {name: float(np.mean(errors_of(result, name, measured(result, name)))) for name in names}
+    means = {name: float(np.mean(np.asarray(errors_of(result, name, measured(result, name))))) for name in names}
     test = [name for name in TEST_CORRUPTIONS if name in means]
     complete = all(tuple(measured(result, name)) == SEVERITIES for name in TEST_CORRUPTIONS)
     scores: dict[str, Any] = {
@@ -95,8 +95,7 @@ def _score_corruption(scores: dict[str, Any], result: dict[str, Any], baseline: 
         scores["notes"].append(f"{name}: the baseline has no figures for severities {', '.join(map(str, severities))}")
         return
     errors = errors_of(result, name, severities)
-    own = [errors] if isinstance(errors, list) else np.array([errors])
-    reference = [base] if isinstance(base, list) else np.array([base])
+    own, reference = np.array([errors]), np.array([base])  # (1, severities), or (1,) of published means
     if not np.mean(base):
         scores["notes"].append(f"{name}: the baseline makes no error, so there is no ratio")
         return

@@ -1,0 +1,1 @@
+"""Tests of timm_gcp.robustness."""
