@@ -76,6 +76,8 @@ def triangle_order(weight: torch.Tensor) -> tuple[Order, bool]:
     Raises:
         ValueError: If the number of columns is no D(D+1)/2.
     """
+    if weight.is_meta:  # sizes without values
+        return "row", False
     row, column = (abs(diagonal_contrast(weight, order)) for order in ("row", "column"))
     if column > SIGNIFICANT and column > 2 * row:
         return "column", True
