@@ -138,6 +138,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
 
     run = Run(folder, model)
     for epoch in range(start, epochs):
+        _set_epoch(made.train, epoch)
         loss = train_one_epoch(epoch, task, made, optimizer, args, device, precision, scheduler, callbacks)
         validated = (epoch + 1) % args.val_interval == 0 or epoch + 1 == epochs
         score = None
@@ -187,6 +188,14 @@ class Summary:
             lr=row["lr"],
             write_header=not self.path.is_file(),
         )
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Tell whatever shuffles that an epoch begins."""
+    for part in (loader, getattr(loader, "dataset", None), getattr(loader, "sampler", None)):
+        set_epoch = getattr(part, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
 
 
 def _import_modules(args: argparse.Namespace) -> None:
