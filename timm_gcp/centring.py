@@ -24,12 +24,13 @@ def centre(x: Tensor) -> Tensor:
 def unit_scale(xc: Tensor) -> tuple[Tensor, Tensor]:
     """Split centred features `(B, D, N)` into `X` with ‖X‖ = 1 per sample, and ‖Xc‖ as `(B, 1, 1)`.
 
-    A sample of zeros stays zero, with scale zero. NaN and Inf make their own sample NaN.
+    A sample of zeros stays zero, with scale zero, and has zero derivatives of every order: its peak counts as infinite
+    where it divides. NaN and Inf make their own sample NaN.
     """
     # The peak only conditions the norm; the quotient does not depend on it, so it takes no gradient.
     peak = xc.detach().abs().amax(dim=(1, 2), keepdim=True)
-    peak = torch.where(peak == 0, torch.ones_like(peak), peak)
-    scaled = xc / peak
-    norm = torch.linalg.vector_norm(scaled, dim=(1, 2), keepdim=True)
-    safe = torch.where(norm == 0, torch.ones_like(norm), norm)
-    return scaled / safe, peak * norm
+    dead = peak == 0
+    scaled = xc / torch.where(dead, torch.full_like(peak, float("inf")), peak)
+    square = scaled.square().sum(dim=(1, 2), keepdim=True)
+    norm = torch.where(dead, torch.ones_like(square), square).sqrt()
+    return scaled / norm, peak * norm
