@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -18,6 +19,18 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = ROOT / "recipes"
 CLASSES = 4
+
+# train.py hands `device_ids` to DistributedDataParallel, which refuses them for a CPU: with any model, recipe or not.
+CPU_DDP = """
+from torch.nn.parallel import DistributedDataParallel
+
+_init = DistributedDataParallel.__init__
+
+def _without_device_ids(self, module, device_ids=None, **options):
+    _init(self, module, **options)
+
+DistributedDataParallel.__init__ = _without_device_ids
+"""
 
 
 class CheckFailed(Exception):
@@ -36,6 +49,7 @@ class Bench:
     def __init__(self, scratch: Path, train_py: Path, timm_folder: Path | None) -> None:
         self.scratch = scratch
         self.train_py = Path(shutil.copy(train_py, scratch / "train.py"))
+        (scratch / "cpu_ddp.py").write_text(CPU_DDP)
         paths = [str(timm_folder.resolve())] if timm_folder else []
         paths += [str(ROOT)]
         # One thread: two processes share the cores, and sums come out in one order.
@@ -81,8 +95,10 @@ class Bench:
         output = ("--output", str(self.scratch / "output"), "--experiment", name)
         done = self.python(*launcher, *arguments, *output, **environment)
         if done.returncode:
-            lines = [line for line in done.stderr.strip().splitlines() if "Error" in line] or done.stderr.splitlines()
-            raise CheckFailed(f"exit status {done.returncode}: {lines[-1] if lines else 'no message'}")
+            # The first error is the cause; torchrun and clean-up add their own after it.
+            lines = re.findall(r"^(?:\[rank\d\]: )?\w*(?:Error|Exception): .+", done.stderr, flags=re.MULTILINE)
+            told = lines or done.stderr.strip().splitlines()[-1:] or ["no message"]
+            raise CheckFailed(f"exit status {done.returncode}: {told[0]}")
         return self.scratch / "output" / name
 
     def fails(self, *arguments: str, expected: str) -> str:

@@ -12,6 +12,8 @@ from timm_gcp.schedule_spec import is_ours, parse
 
 Check = Callable[[Bench], str]
 CHECKS: dict[str, Check] = {}
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py")
+TWO_CPUS = ("--device-modules", "timm_gcp.train_hook", "cpu_ddp")  # the latter lets train.py's DDP take a CPU
 SCALE = ("--model", "resnet18_gcp")  # the smallest ResNet, for ways of training that any model would show
 
 
@@ -75,8 +77,7 @@ for _name in other_recipes():
 @check("two processes, torchrun")
 def two_processes(bench: Bench) -> str:
     """Two gloo processes, stepped per epoch."""
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py")
-    rows = summary(bench.start(*bench.arguments("resnet_adju", *SCALE, batch=2), launcher=launcher))
+    rows = summary(bench.start(*bench.arguments("resnet_adju", *SCALE, *TWO_CPUS, batch=2), launcher=TORCHRUN))
     same([row["lr"] for row in rows], expected_rates("resnet_adju", 2, 3), "rates")
     return f"gloo, loss {rows[-1]['train_loss']:.3f}"
 
@@ -84,8 +85,7 @@ def two_processes(bench: Bench) -> str:
 @check("two processes, per update")
 def two_processes_per_update(bench: Bench) -> str:
     """Two gloo processes, stepped per update: each sees half the batches."""
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py")
-    rows = summary(bench.start(*bench.arguments("fmnist_fast", batch=4), launcher=launcher))
+    rows = summary(bench.start(*bench.arguments("fmnist_fast", *TWO_CPUS, batch=4), launcher=TORCHRUN))
     same([row["lr"] for row in rows], expected_rates("fmnist_fast", 2, 2), "rates")
     return f"gloo, lr {rows[0]['lr']:.4g}, {rows[1]['lr']:.4g}"
 
