@@ -94,6 +94,22 @@ def test_callback_rows_and_resuming(tmp_path):
     assert again.rows[1] == pytest.approx(first.rows[1])
 
 
+def test_training_is_the_same_with_the_callback(tmp_path):
+    def trained(callbacks) -> dict[str, torch.Tensor]:
+        model, (images, targets) = network(drop_rate=0.3), batch()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        for step in range(3):
+            for callback in callbacks:
+                callback.on_update(step, model, (images, targets))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), targets).backward()
+            optimizer.step()
+        return model.state_dict()
+
+    watched, plain = trained([SecondOrderCallback(tmp_path / "a.csv", every=1)]), trained([])
+    assert all(torch.equal(watched[key], value) for key, value in plain.items())
+
+
 def test_bad_input_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"Linear has no GlobalCovPool2d: choose a \*_gcp model"):
         find_pooling(nn.Linear(2, 2))
