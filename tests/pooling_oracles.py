@@ -62,4 +62,5 @@ def value_and_grad(function, x: Tensor, cotangent: Tensor | None = None) -> tupl
 
 def distance(a: Tensor, b: Tensor) -> float:
     """‖a − b‖ / ‖b‖."""
-    return float((a.double() - b.double()).norm() / b.double().norm())
+    a, b = a.detach().double(), b.detach().double()
+    return float((a - b).norm() / b.norm())

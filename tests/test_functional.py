@@ -103,9 +103,7 @@ def test_eigh_squares_to_the_covariance():
 
 def test_none_is_the_covariance_itself():
     x = features(2, 6, 5)
-    torch.testing.assert_close(
-        global_cov_pool(x, "none"), oracles.triangle(oracles.covariance(x)), rtol=0, atol=1e-14
-    )
+    torch.testing.assert_close(global_cov_pool(x, "none"), oracles.triangle(oracles.covariance(x)), rtol=0, atol=1e-14)
 
 
 def test_signed_sqrt_l2_is_elementwise():
@@ -118,7 +116,7 @@ def test_signed_sqrt_l2_is_elementwise():
 
 @pytest.mark.parametrize(("form", "side"), WAYS)
 def test_five_steps_are_not_the_root(form, side):
-    """Five steps are the trained definition: about 42% from the exact root at D = 256, N = 196, less with more steps."""
+    """Five steps are the trained definition, about 42% from the exact root at D = 256, N = 196; more steps come nearer."""
     x = features(1, 256, 14, 14)
     exact = global_cov_pool(x, "eigh")
     errors = {k: distance(global_cov_pool(x, n_iter=k, form=form, side=side), exact) for k in (5, 7, 9, 12, 16)}

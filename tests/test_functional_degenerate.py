@@ -118,7 +118,7 @@ def test_extreme_sample_beside_an_ordinary_one(options, scale):
 @pytest.mark.parametrize("shape", [(3, 6, 4, 4), (3, 9, 2, 2)])
 @pytest.mark.parametrize("position", [0, -1])
 def test_nan_and_inf_stay_in_their_sample(options, bad, shape, position):
-    """A bad number anywhere shows in its own sample's output and leaves the others' values and gradients as they were."""
+    """A bad number shows in its own sample's output and leaves the others' values and gradients as they were."""
     x = features(*shape, dtype=torch.float32)
     expected, expected_grad = pool(x, options, live=[0, 2])
     mixed = x.clone()

@@ -1,0 +1,100 @@
+"""What the pooling allocates: seen by a dispatch mode that looks at the result of every tensor operation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pooling_oracles import features
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from timm_gcp.functional import NORMALIZATIONS, global_cov_pool
+
+WAYS = [("auto", "auto"), ("spectral", "auto"), ("products", "auto"), ("compose", "auto")]
+
+
+class Results(TorchDispatchMode):
+    """Name, shape and storage of every result, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[str, tuple[int, ...]]] = []
+        self.bytes = 0
+        self.largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.shapes.append((str(func), tuple(tensor.shape)))
+                size = tensor.untyped_storage().nbytes()
+                self.largest = max(self.largest, size)
+                self.bytes += size
+        return result
+
+
+def run(dim: int, positions: int, **options) -> Results:
+    x = features(2, dim, positions, dtype=torch.float32).requires_grad_()
+    with Results() as results:
+        global_cov_pool(x, **options).sum().backward()
+    return results
+
+
+def matrices(results: Results, size: int) -> list[str]:
+    """Operations whose result holds `size` × `size` matrices, flattened or not."""
+    return [name for name, shape in results.shapes if shape[-2:] == (size, size) or shape[-1:] == (size * size,)]
+
+
+@pytest.mark.parametrize("n_iter", [1, 5])
+@pytest.mark.parametrize(("form", "side"), WAYS)
+def test_no_matrix_of_positions_when_positions_are_many(form, side, n_iter):
+    results = run(6, 50, form=form, side=side, n_iter=n_iter)
+    assert len(results.shapes) > 20
+    assert not matrices(results, 50)
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_no_matrix_of_positions_for_any_normalization(normalization):
+    assert not matrices(run(6, 50, normalization=normalization), 50)
+
+
+def test_the_watch_sees_such_matrices():
+    assert matrices(run(6, 50, side="gram"), 50)
+    assert matrices(run(50, 6, side="covariance"), 50)
+
+
+@pytest.mark.parametrize(("form", "side"), WAYS)
+def test_no_matrix_of_channels_inside_the_iteration(form, side):
+    """With fewer positions than channels D×D appears as the result and its gradient only, however many the steps."""
+    one, five = (run(50, 6, form=form, side=side, n_iter=k) for k in (1, 5))
+    assert len(matrices(five, 50)) == len(matrices(one, 50)) > 0
+    assert len(matrices(five, 6)) > len(matrices(one, 6)) or form in ("auto", "spectral")
+
+
+@pytest.mark.parametrize(("form", "side"), WAYS)
+def test_results_grow_linearly_with_the_map(form, side):
+    """Four times the positions: at most four times the bytes, in all and in the largest single tensor."""
+    small, large = (run(8, positions, form=form, side=side) for positions in (256, 1024))
+    assert large.bytes <= 4 * small.bytes
+    assert large.largest <= 4 * small.largest
+
+
+@pytest.mark.parametrize(("form", "side"), WAYS)
+@pytest.mark.parametrize(("dim", "positions"), [(32, 100), (100, 32)])
+def test_saved_for_backward(form, side, dim, positions):
+    """The input and a number of matrices of the smaller side; of the larger side, none."""
+    smaller = min(dim, positions)
+    saved: list[tuple[int, ...]] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tuple(tensor.shape))
+        return tensor
+
+    x = features(2, dim, positions, dtype=torch.float32).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        global_cov_pool(x, form=form, side=side)
+    assert saved
+    larger = max(dim, positions)
+    assert all(shape[-2:] != (larger, larger) for shape in saved)
+    if form in ("auto", "spectral"):
+        count = sum(torch.Size(shape).numel() for shape in saved)
+        assert count <= 2 * (dim * positions + smaller**2 + smaller) + dim * (dim + 1) // 2 + 16
