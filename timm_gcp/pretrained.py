@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any
 
 from timm.models._hub import load_model_config_from_path
 from timm.models._pretrained import DefaultCfg, PretrainedCfg
-from timm.models._registry import generate_default_cfgs
 
 from timm_gcp.published_weights import ARCHITECTURES, OURS, PAPER, ROWS, Architecture
 
@@ -32,6 +32,7 @@ PAPER_ID = "arXiv:2003.11241"
 NO_LICENCE = "The authors' repository states no licence."
 # Naming of other code bases (see `timm_gcp.convert`); none of these publishes its weights under a stated licence.
 THIRD_PARTY_LAYOUTS = ("authors", "fast-mpn-cov", "mobilenetv2")
+DEFAULT_TAG = "norm_in1k"
 SCHEDULES = {"LRnorm": "norm", "LRfast": "fast", "LRadju": "adju"}
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -184,20 +185,18 @@ def folder_cfg(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def default_cfgs() -> dict[str, DefaultCfg]:
     """timm's default cfgs of every architecture registered here: arch -> DefaultCfg with one cfg per tag.
 
-    The first tag, `norm_in1k`, is the default. Bundled weights come with their file; the others have no source of their
-    own: `timm_gcp.store` finds them in the local store or on the Hub when `pretrained=True` asks for them.
+    `DEFAULT_TAG` comes first, which makes it the default. Bundled weights come with their file; the others have no
+    source of their own: `timm_gcp.weight_source` finds them when `pretrained=True` asks for them.
     """
-    cfgs: dict[str, PretrainedCfg] = {}
-    # Bundled first: of several with a source, timm makes the first the default, unless a later one is marked with `*`.
-    for name in bundled_names():
-        cfgs[name] = PretrainedCfg(**folder_cfg(BUNDLED / name)[0])
+    defaults = {}
     for arch in OURS:
-        for entry in sorted((entry for entry in WEIGHTS.values() if entry.arch == arch), key=_default_first):
+        cfgs = {}
+        for entry in (entry for entry in WEIGHTS.values() if entry.arch == arch):
             repo = hub_id(entry.name, HUB_ORG) if entry.name in ON_THE_HUB else None
-            marked = entry.name + ("*" if entry.tag == "norm_in1k" else "")
-            cfgs[marked] = PretrainedCfg(**entry.pretrained_cfg(), hf_hub_id=repo)
-    return dict(generate_default_cfgs(cfgs))  # type: ignore[arg-type]
-
-
-def _default_first(entry: Weights) -> bool:
-    return entry.tag != "norm_in1k"
+            cfgs[entry.tag] = PretrainedCfg(**entry.pretrained_cfg(), hf_hub_id=repo)
+        for name in bundled_names():
+            if name.startswith(f"{arch}."):
+                cfgs[name.removeprefix(f"{arch}.")] = PretrainedCfg(**folder_cfg(BUNDLED / name)[0])
+        tags = sorted(cfgs, key=lambda tag: tag != DEFAULT_TAG)  # stable: the others keep the table's order
+        defaults[arch] = DefaultCfg(deque(tags), cfgs, any(cfg.has_weights for cfg in cfgs.values()))
+    return defaults

@@ -177,5 +177,10 @@ def _explain(path: Path, error: Exception) -> str:
         return (
             f"{path} is in the tar format of PyTorch before 0.1.10. Save it again with a PyTorch that still reads it."
         )
+    if "Unsupported operand" in str(error):
+        return (
+            f"{path} was written with a pickle protocol that PyTorch cannot read safely (weights_only=True). Save it "
+            "again with torch.save as it is, without pickle_protocol."
+        )
     first_line = str(error).strip().split("\n")[0][:200]
     return f"{path} is damaged or cut short ({type(error).__name__}: {first_line}). {_AGAIN}."

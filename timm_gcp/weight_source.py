@@ -78,7 +78,7 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
 
 def _default_tag(variant: str) -> str:
     cfg = get_pretrained_cfg(variant)
-    return (cfg.tag if cfg is not None else None) or "norm_in1k"
+    return (cfg.tag if cfg is not None else None) or table.DEFAULT_TAG
 
 
 def _as_dict(cfg: Any) -> dict[str, Any]:
