@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import timm
 import torch
@@ -14,6 +13,7 @@ from torch import nn
 from timm_gcp.convert import rename, unwrap
 from timm_gcp.fitting import listed
 from timm_gcp.recipe import did_you_mean
+from timm_gcp.safe_load import read_checkpoint
 
 HEADS = {"fc", "classifier", "global_pool"}  # what a checkpoint may hold beyond the backbone, whatever the network
 
@@ -49,6 +49,18 @@ def _folder_architecture(folder: Path) -> str:
     return str(json.loads(config.read_text(encoding="utf-8")).get("architecture"))
 
 
+def read_classifier(checkpoint: str | Path) -> dict[str, torch.Tensor]:
+    """State dict of a classifier's checkpoint in this package's names, whatever its layout.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it holds no weights.
+    """
+    if not Path(checkpoint).is_file():
+        raise FileNotFoundError(f"no checkpoint file {str(checkpoint)!r}.")
+    return rename(unwrap(read_checkpoint(checkpoint)))
+
+
 def load_classifier(body: nn.Module, name: str, checkpoint: str | Path, in_chans: int = 3) -> None:
     """Load the backbone's part of a classifier checkpoint, in place, tensor by tensor.
 
@@ -58,16 +70,7 @@ def load_classifier(body: nn.Module, name: str, checkpoint: str | Path, in_chans
         FileNotFoundError: If there is no such file.
         ValueError: Listing the names that are missing, foreign or wrongly sized.
     """
-    path = Path(checkpoint)
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint file {str(path)!r}.")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        content: dict[str, Any] = load_file(path)
-    else:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    given = rename(unwrap(content))
+    given = read_classifier(checkpoint)
     wanted = body.state_dict()
     with torch.device("meta"):
         classifier = timm.create_model(architecture_of(name))
@@ -87,7 +90,7 @@ def load_classifier(body: nn.Module, name: str, checkpoint: str | Path, in_chans
     ]
     if problems:
         raise ValueError(
-            f"{str(path)!r} holds no weights of {name} with in_chans={in_chans}. {'; '.join(problems)}. "
+            f"{str(checkpoint)!r} holds no weights of {name} with in_chans={in_chans}. {'; '.join(problems)}. "
             "Name the model and the channels that the file was trained with."
         )
     body.load_state_dict({key: given[key] for key in wanted if key in given}, strict=False)
