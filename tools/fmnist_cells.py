@@ -1,0 +1,94 @@
+"""The runs of the Fashion-MNIST study: model, recipe and seed, the most telling first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEDULES = ("adju", "fast", "norm")  # most telling first
+POOLINGS = ("GAP", "GCP")
+DIMS = (32, 64, 128, 256)
+PARTS = ("schedules", "dims", "backbones", "seeds")
+
+# The rates and weight decays of Table 4 for a batch of 128; the recipes themselves are ShuffleNetV2's.
+_RESNET = {
+    "sched": "gcp_resnet_adju:stretch",
+    "sched_on_updates": False,
+    "lr": 0.05,
+    "weight_decay": 1e-4,
+    "model_kwargs": {},  # its last stage has stride 1, so that 64 px end in 4x4 positions
+}
+_MOBILENET = {"sched": "gcp_mobilenetv2_adju:stretch", "sched_on_updates": False, "lr": 0.06}
+BACKBONES: dict[str, dict[str, Any]] = {
+    "mobilenetv2_100": _MOBILENET,
+    "resnet18": _RESNET,
+    "resnet34": _RESNET,
+    "resnet50": _RESNET,
+    "resnet101": _RESNET,
+}
+STUDIED = "shufflenet_v2_x1_0"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: backbone, pooling, schedule, seed, width D of the covariance, and further keys."""
+
+    backbone: str
+    pooling: str
+    schedule: str
+    seed: int
+    dim: int = 256
+    keys: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        width = "" if self.dim == 256 else f"-d{self.dim}"
+        return f"{self.backbone}-{self.pooling.lower()}{width}-{self.schedule}-seed{self.seed}"
+
+    @property
+    def recipe(self) -> str:
+        """Name of its recipe."""
+        return f"fmnist_{self.schedule}"
+
+    def settings(self, recipe: dict[str, Any], batch_size: int | None = None) -> dict[str, Any]:
+        """The keys in which the run differs from its recipe; a rate follows the batch size in proportion.
+
+        The GAP twin of a timm backbone is the GCP model with `gp: avg`: the same strides and feature map.
+        """
+        keys = {"model": f"{self.backbone}_gcp", "seed": self.seed, **self.keys}
+        if self.pooling == "GAP" and self.backbone == STUDIED:
+            keys["model"] = STUDIED
+        elif self.pooling == "GAP":
+            keys["gp"] = "avg"
+        if self.dim != 256:
+            keys["model_kwargs"] = {**keys.get("model_kwargs", recipe["model_kwargs"]), "reduce_dim": self.dim}
+        if batch_size is not None:
+            keys["lr"] = keys.get("lr", recipe["lr"]) * batch_size / recipe["batch_size"]
+            keys["batch_size"] = batch_size
+        return keys
+
+
+def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str]) -> list[Cell]:
+    """The runs of the study in order: all six cells once, the widths, the other backbones, then the further seeds."""
+    first, *others = seeds
+    cells: dict[Cell, None] = {}
+    if "schedules" in parts:
+        cells.update({Cell(STUDIED, pool, schedule, first): None for schedule in SCHEDULES for pool in POOLINGS})
+    if "dims" in parts:
+        cells.update({Cell(STUDIED, "GCP", "adju", first, dim): None for dim in DIMS})
+    if "backbones" in parts:
+        cells.update(
+            {Cell(name, pool, "adju", first, keys=BACKBONES[name]): None for name in backbones for pool in POOLINGS}
+        )
+    if "seeds" in parts:
+        cells.update(
+            {
+                Cell(STUDIED, pool, schedule, seed): None
+                for schedule in SCHEDULES
+                for seed in others
+                for pool in POOLINGS
+            }
+        )
+    return list(cells)

@@ -1,0 +1,128 @@
+"""Tables and figures of `docs/fashion_mnist.md` from the `summary.csv` of finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fmnist_cells import BACKBONES, DIMS, POOLINGS, SCHEDULES, STUDIED, Cell
+
+from timm_gcp.figures import COLOURS, new_figure, plain, save
+from timm_gcp.plot_convergence import RunCurve, matching_epoch, read_summary
+
+Curves = dict[Cell, RunCurve]
+
+
+def read_curves(folder: Path, cells: Sequence[Cell], epochs: dict[str, int]) -> Curves:
+    """The finished runs among `cells`."""
+    curves = {}
+    for cell in cells:
+        path = folder / cell.name / "summary.csv"
+        if path.is_file():
+            curve = read_summary(path, cell.name)
+            if len(curve.epochs) >= epochs[cell.schedule]:
+                curves[cell] = curve
+    return curves
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and range of final accuracies, `93.51 (93.40 to 93.60, 3 seeds)`."""
+    if not values:
+        return "-"
+    mean = sum(values) / len(values)
+    return (
+        f"{mean:.2f}"
+        if len(values) == 1
+        else f"{mean:.2f} ({min(values):.2f} to {max(values):.2f}, {len(values)} seeds)"
+    )
+
+
+def _of(curves: Curves, backbone: str, pooling: str, schedule: str, dim: int = 256) -> dict[int, RunCurve]:
+    return {
+        cell.seed: curve
+        for cell, curve in curves.items()
+        if (cell.backbone, cell.pooling, cell.schedule, cell.dim) == (backbone, pooling, schedule, dim)
+    }
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _matching(gap: dict[int, RunCurve], gcp: dict[int, RunCurve]) -> str:
+    """Epoch at which GCP first reaches the final accuracy of the GAP run of the same seed, per seed."""
+    common = sorted(set(gap) & set(gcp))
+    reached = [matching_epoch(gcp[seed], gap[seed].top1[-1]) for seed in common]
+    return ", ".join("never" if epoch is None else str(epoch) for epoch in reached) or "-"
+
+
+def schedules_table(curves: Curves) -> str:
+    """GAP and GCP under the three schedules: accuracy, gain, and epochs at which GCP matches GAP (Tables 3 and 4)."""
+    rows = []
+    slow = _of(curves, STUDIED, "GAP", "norm")
+    for schedule in reversed(SCHEDULES):
+        gap, gcp = (_of(curves, STUDIED, pooling, schedule) for pooling in POOLINGS)
+        common = sorted(set(gap) & set(gcp))
+        gains = [gcp[seed].top1[-1] - gap[seed].top1[-1] for seed in common]
+        epochs = str(len(next(iter((gcp or gap).values())).epochs)) if gcp or gap else "-"
+        rows.append(
+            [
+                f"LR_{schedule}",
+                epochs,
+                *(spread([run.top1[-1] for run in runs.values()]) for runs in (gap, gcp)),
+                f"{sum(gains) / len(gains):+.2f}" if gains else "-",
+                _matching(gap, gcp),
+                _matching(slow, gcp),
+            ]
+        )
+    head = ["Schedule", "Epochs", "GAP top-1", "GCP top-1", "Gain", "GCP matches GAP", "GCP matches GAP under LR_norm"]
+    return _markdown(head, rows)
+
+
+def dims_table(curves: Curves) -> str:
+    """Accuracy by width D under LR_adju (the question of Table 5)."""
+    rows = []
+    for dim in DIMS:
+        runs = _of(curves, STUDIED, "GCP", "adju", dim)
+        rows.append([str(dim), f"{dim * (dim + 1) // 2:,}", spread([run.top1[-1] for run in runs.values()])])
+    return _markdown(["D", "Features", "GCP top-1"], rows)
+
+
+def backbones_table(curves: Curves) -> str:
+    """The other backbones under LR_adju."""
+    rows = []
+    for name in (STUDIED, *BACKBONES):
+        gap, gcp = (_of(curves, name, pooling, "adju") for pooling in POOLINGS)
+        if gap or gcp:
+            rows.append(
+                [name, *(spread([run.top1[-1] for run in runs.values()]) for runs in (gap, gcp)), _matching(gap, gcp)]
+            )
+    return _markdown(["Backbone", "GAP top-1", "GCP top-1", "GCP matches GAP at epoch"], rows)
+
+
+def draw(curves: Curves, path: Path) -> Path:
+    """Top-1 per epoch under the three schedules, mean over seeds, in the form of Fig. 5."""
+    figure = new_figure(11, 3.8)
+    panels = figure.subplots(1, len(SCHEDULES), sharey=True)
+    final = [curve.top1[-1] for curve in curves.values()]
+    for axes, schedule in zip(panels, reversed(SCHEDULES), strict=True):
+        plain(axes)
+        for pooling, colour in zip(POOLINGS, COLOURS, strict=False):
+            runs = list(_of(curves, STUDIED, pooling, schedule).values())
+            if not runs:
+                continue
+            columns = list(zip(*(run.top1 for run in runs), strict=True))
+            epochs = [epoch + 1 for epoch in runs[0].epochs]
+            means = [sum(column) / len(column) for column in columns]
+            axes.plot(epochs, means, color=colour, marker="o", markersize=3, label=f"{pooling} ({means[-1]:.2f})")
+            axes.fill_between(epochs, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15)
+        axes.set_title(f"LR_{schedule}")
+        axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if axes.has_data():
+            axes.legend(frameon=False, loc="lower right")
+    panels[0].set_ylabel("top-1 accuracy (%)")
+    if final:
+        panels[0].set_ylim(min(final) - 8, max(final) + 1)
+    return save(figure, path)

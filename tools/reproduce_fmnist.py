@@ -1,0 +1,97 @@
+"""The paper's comparison on Fashion-MNIST, in one command: GAP and GCP under three schedules, widths, backbones.
+
+    python tools/reproduce_fmnist.py --data-dir FMNIST
+    python tools/reproduce_fmnist.py --data-dir FMNIST --device cuda --amp --parts backbones schedules dims
+
+Runs `recipes/fmnist_*.yaml` and writes the tables and the figure of `docs/fashion_mnist.md`. A run whose `summary.csv`
+is complete is not run again, an interrupted one goes on from its last epoch. The images are held as one tensor on the
+device and augmented there by the recipe's keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from fmnist_cells import BACKBONES, PARTS, Cell, plan
+from fmnist_study import DOCS, fill, finished
+from fmnist_tables import backbones_table, dims_table, draw, read_curves, schedules_table
+
+from timm_gcp.data import prepare_fashion_mnist
+from timm_gcp.recipe import find_recipe, read_recipe
+from timm_gcp.tensor_loader import TensorData
+from timm_gcp.train import PrintEpochs, resolve_args, train
+
+
+def main() -> int:
+    """Run what is missing, then write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--data-dir", required=True, metavar="DIR", help="folder of the set; laid out there when missing"
+    )
+    parser.add_argument("--output", default="output/fmnist", metavar="DIR", help="folder of the runs")
+    parser.add_argument("--docs", default=str(DOCS), metavar="DIR", help="folder of the page")
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS, help="what to run")
+    parser.add_argument("--backbones", nargs="+", default=["mobilenetv2_100", "resnet18"], choices=list(BACKBONES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="seeds of the six cells")
+    parser.add_argument("--train-images", type=int, metavar="N", help="train on the first N images")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="images per update; the rate follows in proportion")
+    parser.add_argument("--epochs", type=int, metavar="N", help="epochs of every run, for a trial")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="device")
+    parser.add_argument("--amp", action="store_true", help="mixed precision, bfloat16")
+    parser.add_argument("--tables", action="store_true", help="run nothing, write the page from what has run")
+    parser.add_argument("--list", action="store_true", help="run nothing, list the runs and which are complete")
+    args = parser.parse_args()
+    cells = plan(args.parts, args.seeds, args.backbones)
+    output = Path(args.output)
+    epochs = {cell.schedule: args.epochs or read_recipe(find_recipe(cell.recipe))["epochs"] for cell in cells}
+    if args.list:
+        for cell in cells:
+            print(f"{'done' if finished(output / cell.name, epochs[cell.schedule]) else '    '} {cell.name}")
+        return 0
+    if not args.tables:
+        prepare_fashion_mnist(args.data_dir)
+        data = TensorData.fashion_mnist(args.data_dir, args.train_images)
+        for number, cell in enumerate(cells, start=1):
+            if not finished(output / cell.name, epochs[cell.schedule]):
+                print(f"== {number}/{len(cells)} {cell.name}", flush=True)
+                run(cell, args, data)
+    page = write_page(output, Path(args.docs), cells, epochs)
+    print(f"wrote {page}")
+    return 0
+
+
+def run(cell: Cell, args: argparse.Namespace, data: TensorData) -> None:
+    """Train one cell, going on from its last epoch if there is one."""
+    last = Path(args.output) / cell.name / "last.pth.tar"
+    keys: dict[str, Any] = {
+        **cell.settings(read_recipe(find_recipe(cell.recipe)), args.batch_size),
+        "data_dir": args.data_dir,
+        "output": args.output,
+        "experiment": cell.name,
+        "device": args.device,
+        "checkpoint_hist": 1,
+        "amp": args.amp,
+        "amp_dtype": "bfloat16",
+        "resume": str(last) if last.is_file() else "",
+    }
+    if args.epochs:
+        keys["epochs"] = args.epochs
+    train(resolve_args(cell.recipe, keys), [PrintEpochs()], data.loaders)
+
+
+def write_page(output: Path, docs: Path, cells: list[Cell], epochs: dict[str, int]) -> Path:
+    """Fill in the tables of the page and draw its figure."""
+    curves = read_curves(output, cells, epochs)
+    page = docs / "fashion_mnist.md"
+    fill(page, "schedules", schedules_table(curves))
+    fill(page, "dims", dims_table(curves))
+    fill(page, "backbones", backbones_table(curves))
+    draw(curves, docs / "fashion_mnist.png")
+    return page
+
+
+if __name__ == "__main__":
+    sys.exit(main())
