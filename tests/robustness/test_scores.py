@@ -67,9 +67,7 @@ def test_published_means_need_all_severities():
     del result["corruption_error"]["snow"]["3"]
     scores = score_c(result, read_baseline("alexnet", "c"))
     assert "snow" not in scores["ce"] and "fog" in scores["ce"]
-    assert any(
-        note.startswith("snow: the baseline has no figures for severities 1, 2, 4, 5") for note in scores["notes"]
-    )
+    assert scores["notes"] == [("the baseline has no figures for severities 1, 2, 4, 5", "snow")]
 
 
 def test_what_is_not_defined_is_noted_and_left_out():
@@ -84,7 +82,7 @@ def test_what_is_not_defined_is_noted_and_left_out():
     result["clean_error"] = None
     scores = score_c(result, c_result("base"))
     assert "mCE" in scores and "relative_mCE" not in scores
-    assert scores["notes"] == ["relative scores need this model's error on clean images"]
+    assert scores["notes"] == [("relative scores need this model's error on clean images", "")]
 
 
 def test_no_baseline_gives_unnormalised_values_only():
@@ -106,12 +104,23 @@ def test_perturbation_scores():
     assert "mFR" not in scores and scores["partial_FR"] == pytest.approx(50)
     base["flip_probability"]["snow"] = 0.0
     notes = score_p(p_result(), base)["notes"]
-    assert notes == ["snow, flip probability: the baseline never changes, so there is no ratio"]
+    assert notes == [("flip probability: the baseline never changes, so there is no ratio", "snow")]
 
 
 def test_baseline_of_another_difficulty_is_refused():
     with pytest.raises(ValueError, match="baseline was measured at difficulty 2, this model at 1"):
         score_p(p_result(), p_result("base", difficulty=2))
+
+
+def test_notes_of_one_kind_share_a_line():
+    models, base = [c_result("a"), c_result("b")], c_result("base")
+    for name in ("snow", "fog"):
+        base["corruption_error"][name] = {str(s): 0.1 for s in SEVERITIES}
+    text = report.markdown_c(models, [score_c(model, base) for model in models], base)
+    assert "- a, b: nothing is added to the baseline's clean error, so the relative CE isn't defined: snow, fog" in text
+    models[1]["clean_error"] = None
+    text = report.markdown_c(models, [score_c(model, base) for model in models], base)
+    assert text.endswith("isn't defined: snow, fog\n- b: relative scores need this model's error on clean images\n")
 
 
 def test_reports_label_unnormalised_values():

@@ -35,11 +35,15 @@ def _paragraphs(*parts: str) -> str:
 
 
 def _notes(results: Sequence[dict[str, Any]], scores: Sequence[dict[str, Any]]) -> str:
+    """Return one line per model and reason; models with the same notes share their lines."""
     told: dict[str, list[str]] = {}
     for result, score in zip(results, scores, strict=True):
-        for note in score["notes"]:
-            told.setdefault(note, []).append(result["model"])
-    return "\n".join(f"- {note} ({', '.join(models)})" for note, models in told.items())
+        subjects: dict[str, list[str]] = {}
+        for reason, subject in score["notes"]:
+            subjects.setdefault(reason, []).append(subject)
+        for reason, names in subjects.items():
+            told.setdefault(f"{reason}: {', '.join(names)}".rstrip(": "), []).append(result["model"])
+    return "\n".join(f"- {', '.join(models)}: {line}" for line, models in told.items())
 
 
 def _against(baseline: dict[str, Any] | None) -> str:

@@ -55,7 +55,7 @@ def score_c(result: dict[str, Any], baseline: dict[str, Any] | None) -> dict[str
     Returns:
         `mean_error` by corruption and over the test corruptions (unnormalised, shares), `ce` and `relative_ce` by
         corruption (percent), `mCE` and `relative_mCE` if all test corruptions and severities were measured, else
-        `partial_CE` and `partial_relative_CE`, and `notes` on what isn't defined.
+        `partial_CE` and `partial_relative_CE`, and `notes` on what isn't defined: pairs of a reason and a corruption.
     """
     names = [name for name in TEST_CORRUPTIONS + EXTRA_CORRUPTIONS if measured(result, name)]
     means = {name: float(np.mean(np.asarray(errors_of(result, name, measured(result, name))))) for name in names}
@@ -77,7 +77,7 @@ def score_c(result: dict[str, Any], baseline: dict[str, Any] | None) -> dict[str
     relative_known = result.get("clean_error") is not None and baseline.get("clean_error") is not None
     if not relative_known:
         whose = "this model's" if result.get("clean_error") is None else "the baseline's"
-        scores["notes"].append(f"relative scores need {whose} error on clean images")
+        scores["notes"].append((f"relative scores need {whose} error on clean images", ""))
     for key, by_corruption in (("CE", scores["ce"]), ("relative", scores["relative_ce"])):
         values = [by_corruption[name] for name in test if name in by_corruption]
         if not values:
@@ -92,19 +92,21 @@ def _score_corruption(scores: dict[str, Any], result: dict[str, Any], baseline: 
     severities = measured(result, name)
     base = errors_of(baseline, name, severities)
     if base is None:
-        scores["notes"].append(f"{name}: the baseline has no figures for severities {', '.join(map(str, severities))}")
+        told = ", ".join(map(str, severities))
+        scores["notes"].append((f"the baseline has no figures for severities {told}", name))
         return
     errors = errors_of(result, name, severities)
     own, reference = np.array([errors]), np.array([base])  # (1, severities), or (1,) of published means
     if not np.mean(base):
-        scores["notes"].append(f"{name}: the baseline makes no error, so there is no ratio")
+        scores["notes"].append(("the baseline makes no error, so there is no ratio", name))
         return
     scores["ce"][name] = float(metrics.corruption_error(own, reference)[0])
     clean, base_clean = result.get("clean_error"), baseline.get("clean_error")
     if clean is None or base_clean is None:
         return
     if np.mean(base) <= base_clean:
-        scores["notes"].append(f"{name}: adds nothing to the baseline's clean error, so its relative CE isn't defined")
+        reason = "nothing is added to the baseline's clean error, so the relative CE isn't defined"
+        scores["notes"].append((reason, name))
         return
     scores["relative_ce"][name] = float(metrics.relative_corruption_error(own, clean, reference, base_clean)[0])
 
@@ -119,7 +121,7 @@ def score_p(result: dict[str, Any], baseline: dict[str, Any] | None) -> dict[str
     Returns:
         `mean_flip_probability` and `mean_top5_distance` over the test perturbations (unnormalised), `flip_rate` and
         `t5d` by perturbation (percent of the baseline's), `mFR` and `mT5D` if all ten were measured, else
-        `partial_FR` and `partial_T5D`, and `notes`.
+        `partial_FR` and `partial_T5D`, and `notes`, pairs of a reason and a perturbation.
 
     Raises:
         ValueError: if the baseline was measured at another difficulty.
@@ -143,7 +145,7 @@ def score_p(result: dict[str, Any], baseline: dict[str, Any] | None) -> dict[str
             reference = baseline[key].get(name)
             if not reference:
                 why = "has no figures" if reference is None else "never changes, so there is no ratio"
-                scores["notes"].append(f"{name}, {key.replace('_', ' ')}: the baseline {why}")
+                scores["notes"].append((f"{key.replace('_', ' ')}: the baseline {why}", name))
                 continue
             scores[ratio][name] = metrics.mean_ratio([values[name]], [reference])
         known = [scores[ratio][name] for name in test if name in scores[ratio]]
