@@ -56,10 +56,11 @@ class PyramidBackbone(nn.Module):
     ) -> None:
         super().__init__()
         self.keep_statistics = keep_statistics
-        channels = body.feature_info.channels()
+        info: Any = body.feature_info
+        channels, strides = info.channels(), info.reduction()
         self.body = body
         self.levels = tuple(levels)
-        self.strides = tuple(body.feature_info.reduction()[level] for level in self.levels)
+        self.strides = tuple(strides[level] for level in self.levels)
         self.out_channels = fpn_channels
         self.fpn = FeaturePyramidNetwork(
             [channels[level] for level in self.levels], fpn_channels, extra_blocks or LastLevelMaxPool()
@@ -164,7 +165,7 @@ def last_stage_options(name: str, last_stage: str | None) -> dict[str, Any]:
 def _features(name: str, pretrained: bool, in_chans: int, options: dict[str, Any]) -> nn.Module:
     """The four finest-to-coarsest maps of a timm network, checked for their strides."""
     try:
-        body = timm.create_model(
+        body: Any = timm.create_model(
             name, pretrained=pretrained, features_only=True, out_indices=(-4, -3, -2, -1), in_chans=in_chans, **options
         )
         strides = tuple(body.feature_info.reduction())
@@ -182,8 +183,9 @@ def groups_of(body: nn.Module) -> list[list[nn.Parameter]]:
     A level that is a pooling layer (ShuffleNetV2's first) has an empty group.
     """
     order = [name for name, _ in body.named_modules()]
+    info: Any = body.feature_info
     ends = []
-    for level in body.feature_info.module_name():
+    for level in info.module_name():
         inside = [i for i, name in enumerate(order) if name == level or name.startswith(f"{level}.")]
         ends.append(inside[-1])
     # The stem is the first two modules with a state: all six backbones begin convolution, norm, activation.

@@ -26,14 +26,15 @@ def describe_detector(detector: str, name: str, num_classes: int, model: nn.Modu
         model: The detector, for the pixel statistics that it uses.
         **options: The other keywords that it was built with; the sources of weights are left out.
     """
+    transform: Any = model.transform
     kept = {key: value for key, value in options.items() if key not in ("pretrained", "checkpoint")}
     return {
         "detector": detector,
         "name": architecture_of(name),
         "num_classes": num_classes,
         **kept,
-        "image_mean": list(model.transform.image_mean),
-        "image_std": list(model.transform.image_std),
+        "image_mean": list(transform.image_mean),
+        "image_std": list(transform.image_std),
     }
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from timm.utils.distributed import init_distributed_device_so
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, Sampler, Subset
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler, Subset
 from tqdm import tqdm
 
 from timm_gcp.detection_data import CocoDataset, collate
@@ -82,7 +82,7 @@ class Precision:
 
 
 def train_loader(
-    dataset: Dataset, batch_size: int, epoch: int, seed: int, workers: int, processes: Processes
+    dataset: CocoDataset, batch_size: int, epoch: int, seed: int, workers: int, processes: Processes
 ) -> DataLoader:
     """Batches of one epoch in an order that depends on `seed` and `epoch` alone; a smaller last batch is kept.
 
