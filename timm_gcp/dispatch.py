@@ -8,8 +8,9 @@ from torch import Tensor
 FORMS = ("auto", "spectral", "products", "compose")
 SIDES = ("auto", "covariance", "gram")
 
-# Largest side for which LAPACK's eigendecomposition beats 12 batched products on a CPU (see docs/performance.md).
-SPECTRAL_MAX_SIDE = 256
+# Smallest side from which one LAPACK eigendecomposition is cheaper than the products of a forward and a backward pass
+# (see docs/performance.md). Without a gradient there are too few products to save.
+SPECTRAL_MIN_SIDE = 96
 
 
 def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -27,12 +28,15 @@ def use_gram(dim: int, positions: int, side: str = "auto") -> bool:
 def choose_form(x: Tensor, smaller: int, form: str = "auto") -> str:
     """Form for `x` whose chosen side is `smaller` × `smaller`.
 
-    Graph capture (export, ONNX, compile) takes plain differentiable operations, eager CPU the eigendecomposition up to
-    `SPECTRAL_MAX_SIDE`, everything else batched products.
+    Graph capture (export, ONNX, compile, tracing) takes plain differentiable operations. Eager CPU code takes the
+    eigendecomposition where a gradient is wanted and the side is at least `SPECTRAL_MIN_SIDE`; all else, GPUs included,
+    takes batched products.
     """
     check_choice("form", form, FORMS)
     if form != "auto":
         return form
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return "compose"
-    return "spectral" if x.device.type == "cpu" and smaller <= SPECTRAL_MAX_SIDE else "products"
+    if x.device.type == "cpu" and smaller >= SPECTRAL_MIN_SIDE and torch.is_grad_enabled() and x.requires_grad:
+        return "spectral"
+    return "products"

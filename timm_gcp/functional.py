@@ -12,7 +12,7 @@ from .centring import centre
 from .dispatch import check_choice, choose_form, use_gram
 from .newton_schulz import root
 from .precision import autocast_off, result_dtype, widen
-from .product_form import ProductPool, compose
+from .product_form import ProductPool, compose, product_value
 from .scalar_functions import Log1p, NewtonSchulz, Power, ScalarFunction
 from .spectral_form import SpectralPool
 from .upper_triangle import gather_triangle
@@ -139,7 +139,8 @@ def _newton_schulz_pool(x: Tensor, n_iter: int, form: str, side: str) -> Tensor:
     if form == "compose":
         return compose(x, n_iter, gram)
     if form == "products":
-        return ProductPool.apply(x, n_iter, gram)[0]
+        keeps = torch.is_grad_enabled() and x.requires_grad
+        return ProductPool.apply(x, n_iter, gram)[0] if keeps else product_value(x, n_iter, gram)
     return SpectralPool.apply(x, NewtonSchulz(n_iter), gram)[0]
 
 

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 
-def add_identity(a: Tensor, value: float) -> Tensor:
-    """`a + value·I` for `(..., n, n)` without a dense identity in memory."""
-    return torch.diagonal_scatter(a, torch.diagonal(a, dim1=-2, dim2=-1) + value, dim1=-2, dim2=-1)
+def add_identity_(a: Tensor, value: float) -> Tensor:
+    """Add `value·I` to `(..., n, n)` in place, without a dense identity in memory; `a` must be the caller's own."""
+    a.diagonal(dim1=-2, dim2=-1).add_(value)
+    return a
 
 
 def _next_residual(r: Tensor) -> Tensor:
@@ -30,7 +31,7 @@ def _next_residual(r: Tensor) -> Tensor:
 
 def root(a: Tensor, n_iter: int) -> Tensor:
     """Y after `n_iter` steps from `a` `(B, n, n)` of unit trace: approximates a^½. 3·n_iter − 3 products (1 for 1)."""
-    residual = add_identity(-a, 1.0)
+    residual = add_identity_(-a, 1.0)
     y = torch.baddbmm(a, a, residual, alpha=0.5)
     for _ in range(n_iter - 1):
         residual = _next_residual(residual)
@@ -40,18 +41,12 @@ def root(a: Tensor, n_iter: int) -> Tensor:
 
 def inverse_root(a: Tensor, n_iter: int) -> Tensor:
     """Z after `n_iter` steps from `a` `(B, n, n)` of unit trace: approximates a^-½. 3·n_iter − 3 products."""
-    residual = add_identity(-a, 1.0)
-    z = add_identity(0.5 * residual, 1.0)
+    residual = add_identity_(-a, 1.0)
+    z = add_identity_(0.5 * residual, 1.0)
     for _ in range(n_iter - 1):
         residual = _next_residual(residual)
         z = torch.baddbmm(z, z, residual, alpha=0.5)
     return z
-
-
-def root_of_gram(x: Tensor, n_iter: int) -> Tensor:
-    """`root(x xᵀ)` for `x` `(B, D, N)` of unit norm, through the N×N side: X Z(XᵀX) Xᵀ, equal in exact arithmetic."""
-    z = inverse_root(torch.bmm(x.mT, x), n_iter)
-    return torch.bmm(torch.bmm(x, z), x.mT)
 
 
 def scalar_inverse_root(lam: Tensor, n_iter: int) -> Tensor:

@@ -7,7 +7,8 @@ residual and W the iterate (Z on the N×N side, Y on the D×D side),
 
     M = R Ṙ,   Ṙ⁺ = (3(M + Mᵀ) + V + Vᵀ)/4 with V = (M/2 + Mᵀ)R,   Ẇ⁺ = Ẇ + (Ẇ R⁺ + W Ṙ⁺)/2:
 
-four products a step where reverse mode takes six.
+four products a step where reverse mode takes six, and in the order of the forward, so that the iterates W can be
+rebuilt alongside (one product a step) instead of kept.
 """
 
 from __future__ import annotations
@@ -18,38 +19,45 @@ import torch
 from torch import Tensor
 
 from .centring import centre, unit_scale
-from .newton_schulz import add_identity, inverse_root, root
-from .upper_triangle import gather_triangle, scatter_symmetric
+from .newton_schulz import add_identity_, inverse_root, root
+from .upper_triangle import gather_triangle, product_triangle, twice_symmetric
 
 
-def _iterates(a: Tensor, n_iter: int, gram: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """Residuals R₀ … R_{K−1} and iterates W₁ … W_K of the recursion in `newton_schulz`."""
-    residuals = [add_identity(-a, 1.0)]
-    iterates = [add_identity(0.5 * residuals[0], 1.0)] if gram else [torch.baddbmm(a, a, residuals[0], alpha=0.5)]
+def _first_iterate(a: Tensor, residual: Tensor, gram: bool) -> Tensor:
+    return add_identity_(0.5 * residual, 1.0) if gram else torch.baddbmm(a, a, residual, alpha=0.5)
+
+
+def _recursion(a: Tensor, n_iter: int, gram: bool) -> tuple[list[Tensor], Tensor]:
+    """Residuals R₁ … R_{K−1} and the last iterate W_K of the recursion in `newton_schulz`, from the small side `a`."""
+    residual = add_identity_(-a, 1.0)
+    iterate = _first_iterate(a, residual, gram)
+    residuals = []
     for _ in range(n_iter - 1):
-        r, w = residuals[-1], iterates[-1]
-        square = torch.bmm(r, r)
-        residuals.append(torch.baddbmm(square, square, r, beta=0.75, alpha=0.25))
-        iterates.append(torch.baddbmm(w, w, residuals[-1], alpha=0.5))
-    return residuals, iterates
+        square = torch.bmm(residual, residual)
+        residual = torch.baddbmm(square, square, residual, beta=0.75, alpha=0.25)
+        residuals.append(residual)
+        iterate = torch.baddbmm(iterate, iterate, residual, alpha=0.5)
+    return residuals, iterate
 
 
-def _tangent(direction: Tensor, a: Tensor, residuals: list[Tensor], iterates: list[Tensor], gram: bool) -> Tensor:
-    """Derivative of W_K in the symmetric `direction` of `a`; also the adjoint applied to `direction`."""
-    r_dot = -direction
+def _tangent(direction: Tensor, a: Tensor, residuals: list[Tensor], gram: bool) -> tuple[Tensor, Tensor]:
+    """Derivative of W_K in the symmetric `direction` of `a` (also the adjoint applied to it), and W_K."""
+    r, r_dot = add_identity_(-a, 1.0), -direction
+    w = _first_iterate(a, r, gram)
     if gram:
         w_dot = 0.5 * r_dot
     else:
         cross = torch.bmm(a, direction)
         w_dot = 1.5 * direction - 0.5 * (cross + cross.mT)
-    for r, r_next, w in zip(residuals[:-1], residuals[1:], iterates[:-1], strict=True):
+    for r_next in residuals:
         m = torch.bmm(r, r_dot)
-        v = torch.baddbmm(1.5 * m, 0.5 * m + m.mT, r, beta=1.0, alpha=0.5)
-        # v + vᵀ holds 3(M + Mᵀ)/2 + (V + Vᵀ)/2; halved it is the new tangent
-        r_dot = 0.5 * (v + v.mT)
-        step = torch.baddbmm(torch.bmm(w_dot, r_next), w, r_dot)
-        w_dot = w_dot + 0.25 * (step + step.mT)
-    return w_dot
+        v = torch.baddbmm(m, torch.add(m.mT, m, alpha=0.5), r, beta=0.75, alpha=0.25)
+        r_dot = v + v.mT
+        # The tangent of a product of two functions of one matrix is symmetric as it stands.
+        w_dot = torch.baddbmm(torch.baddbmm(w_dot, w_dot, r_next, alpha=0.5), w, r_dot, alpha=0.5)
+        w = torch.baddbmm(w, w, r_next, alpha=0.5)
+        r = r_next
+    return w_dot, w
 
 
 def _unit(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,41 +70,40 @@ def _small_side(unit: Tensor, gram: bool) -> Tensor:
 
 
 def compose(x: Tensor, n_iter: int, gram: bool) -> Tensor:
-    """`(B, D, N)` -> `(B, D(D+1)/2)` with autograd's own backward: the form for export and for transforms."""
+    """`(B, D, N)` -> `(B, D(D+1)/2)` with autograd's own backward: the form for export and for TorchScript."""
     unit, factor = _unit(x)
     side = _small_side(unit, gram)
     value = torch.bmm(torch.bmm(unit, inverse_root(side, n_iter)), unit.mT) if gram else root(side, n_iter)
     return gather_triangle(value) * factor.flatten(1)
 
 
-def _gradient(
-    grad: Tensor, unit: Tensor, residuals: list[Tensor], iterates: list[Tensor], side: Tensor, gram: bool
-) -> Tensor:
-    sym = scatter_symmetric(grad, unit.shape[1])
+def _gradient(grad: Tensor, unit: Tensor, side: Tensor, residuals: list[Tensor], gram: bool) -> Tensor:
+    """Gradient `(B, D, N)`."""
+    sym = twice_symmetric(grad, unit.shape[1])
     if gram:
-        p = torch.bmm(sym, unit)
-        direct = torch.bmm(p, iterates[-1])
-        value = (direct * unit).sum((-2, -1))
+        p = torch.bmm(unit.mT, sym).mT  # S X, in the layout that is the faster product
         inner = torch.bmm(unit.mT, p)
-        d_side = _tangent(0.5 * (inner + inner.mT), side, residuals, iterates, gram)
+        d_side, last = _tangent(0.5 * (inner + inner.mT), side, residuals, gram)
+        direct = torch.bmm(p, last)
+        value = (direct * unit).sum((-2, -1))
         total = torch.baddbmm(direct, unit, d_side)
         slope = 0.5 * value - (total * unit).sum((-2, -1))
         total = total + slope[:, None, None] * unit
-    else:
-        value = (sym * iterates[-1]).sum((-2, -1))
-        d_side = _tangent(sym, side, residuals, iterates, gram)
-        slope = 0.5 * value - (d_side * side).sum((-2, -1))
-        diagonal = torch.diagonal(d_side, dim1=-2, dim2=-1) + slope[:, None]
-        total = torch.bmm(torch.diagonal_scatter(d_side, diagonal, dim1=-2, dim2=-1), unit)
-    return total * (2 * unit.shape[-1] ** -0.5)
+        return total * unit.shape[-1] ** -0.5
+    d_side, last = _tangent(sym, side, residuals, gram)
+    value = (sym * last).sum((-2, -1))
+    slope = 0.5 * value - (d_side * side).sum((-2, -1))
+    diagonal = torch.diagonal(d_side, dim1=-2, dim2=-1) + slope[:, None]
+    d_side = torch.diagonal_scatter(d_side, diagonal, dim1=-2, dim2=-1)
+    return torch.bmm(d_side * unit.shape[-1] ** -0.5, unit)
 
 
 def product_gradient(grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> Tensor:
     """Gradient `(B, D, N)` computed from the variables alone by differentiable products."""
     unit, _ = _unit(x)
     side = _small_side(unit, gram)
-    residuals, iterates = _iterates(side, n_iter, gram)
-    return _gradient(grad, unit, residuals, iterates, side, gram)
+    residuals, _ = _recursion(side, n_iter, gram)
+    return _gradient(grad, unit, side, residuals, gram)
 
 
 def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> tuple[Tensor, Tensor]:
@@ -105,24 +112,38 @@ def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int
     return vjp(cotangent)
 
 
+def product_value(x: Tensor, n_iter: int, gram: bool) -> Tensor:
+    """`(B, D, N)` -> `(B, D(D+1)/2)`, keeping nothing: the form for inference."""
+    unit, factor = _unit(x)
+    side = _small_side(unit, gram)
+    if gram:
+        return product_triangle(torch.bmm(unit * factor, inverse_root(side, n_iter)), unit)
+    return gather_triangle(root(side, n_iter)) * factor.flatten(1)
+
+
 class ProductPool(torch.autograd.Function):
     """`(B, D, N)` -> `(B, D(D+1)/2)` by products, with the tangent recursion as its backward.
 
-    For K steps on the n×n side: forward 3K − 3 products of n×n (1 for K = 1 on the D×D side, 0 on the N×N side), and
-    the products with the features; backward 4K − 4, one more on the D×D side. A step's tangent needs Ṙ⁺ and Ẇ⁺; each
-    is the symmetric part of products of two different factor pairs, hence four. Saved: the input, K residuals and K
-    iterates of n². No product of the forward is repeated.
+    Products of n×n for K steps on the N×N side: 3(K − 1) forward; backward 4(K − 1) for the tangents, each of Ṙ⁺ and
+    Ẇ⁺ being the symmetric part of two products of different factors, and K − 1 to rebuild the iterates W. On the D×D
+    side one more forward and two more backward. Products with the features, N×N side: XᵀX and X Z (D·N²), (X Z)Xᵀ
+    (D²·N, lower blocks skipped) forward; S X (D²·N), Xᵀ(S X), (S X)Z and X·Ġ (D·N²), each with an operand first known
+    in backward, and XᵀX again. Rebuilding W and XᵀX costs K of about 8K products and saves a third of the memory.
+
+    Saved: the input and the residuals R₁ … R_{K−1}; on the D×D side the covariance too, which is dear to rebuild.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, n_iter: int, gram: bool) -> tuple[Tensor, ...]:
-        """Value, then residuals and iterates for backward."""
+        """Value, then what backward needs."""
         unit, factor = _unit(x)
-        residuals, iterates = _iterates(_small_side(unit, gram), n_iter, gram)
-        value = torch.bmm(torch.bmm(unit, iterates[-1]), unit.mT) if gram else iterates[-1]
-        return (gather_triangle(value) * factor.flatten(1), *residuals, *iterates)
+        side = _small_side(unit, gram)
+        residuals, last = _recursion(side, n_iter, gram)
+        if gram:
+            return (product_triangle(torch.bmm(unit * factor, last), unit), *residuals)
+        return (gather_triangle(last) * factor.flatten(1), *residuals, side)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -147,10 +168,11 @@ class ProductPoolGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
-        """Gradient from the saved residuals and iterates."""
+        """Gradient from the saved residuals."""
         *saved, n_iter, gram = rest
         unit, _ = _unit(x)
-        return _gradient(grad, unit, saved[:n_iter], saved[n_iter:], _side_of(saved[0]), gram)
+        side = _small_side(unit, gram) if gram else saved[-1]
+        return _gradient(grad, unit, side, saved[: n_iter - 1], gram)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -165,7 +187,3 @@ class ProductPoolGradient(torch.autograd.Function):
         grad, x = ctx.saved_tensors
         d_grad, d_x = product_gradient_vjp(cotangent, grad, x, ctx.n_iter, ctx.gram)
         return (d_grad, d_x) + (None,) * (ctx.n_inputs - 2)
-
-
-def _side_of(first_residual: Tensor) -> Tensor:
-    return add_identity(-first_residual, 1.0)

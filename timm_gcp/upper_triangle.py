@@ -1,9 +1,17 @@
-"""Upper triangle of a symmetric matrix as a vector, in row-major order, and its inverse."""
+"""Upper triangle of symmetric matrices as vectors, in row-major order: gather, its adjoint, and the fused product.
+
+Indices are made once per size and device. Each has at most D² entries, whatever the batch.
+"""
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
+
+# Rows per block of `product_triangle`: blocks skip most of the lower triangle and still fill a matrix product.
+BLOCK = 64
 
 
 def triangle_size(dim: int) -> int:
@@ -11,27 +19,52 @@ def triangle_size(dim: int) -> int:
     return dim * (dim + 1) // 2
 
 
-def triangle_index(dim: int, device: torch.device) -> Tensor:
-    """Positions of the upper triangle in a flattened `(dim, dim)` matrix, row by row; int64, `(dim(dim+1)/2,)`."""
-    rows_cols = torch.triu_indices(dim, dim, device=device)
-    return rows_cols[0] * dim + rows_cols[1]
+@functools.lru_cache(maxsize=64)
+def _block_index(rows: int, cols: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        row, col = torch.triu_indices(rows, cols, device=device)
+        return row * cols + col
+
+
+@functools.lru_cache(maxsize=64)
+def _mirror_index(dim: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        i = torch.arange(dim, device=device)
+        low, high = torch.minimum(i[:, None], i), torch.maximum(i[:, None], i)
+        return (low * dim - low * (low + 1) // 2 + high).flatten()
+
+
+def _index(rows: int, cols: int, device: torch.device) -> Tensor:
+    if torch.compiler.is_compiling():
+        row, col = torch.triu_indices(rows, cols, device=device)
+        return row * cols + col
+    return _block_index(rows, cols, device)
 
 
 def gather_triangle(a: Tensor) -> Tensor:
     """`(..., D, D)` -> `(..., D(D+1)/2)`; one index of `D(D+1)/2` entries serves the whole batch."""
-    return a.flatten(-2).index_select(-1, triangle_index(a.shape[-1], a.device))
+    return a.flatten(-2).index_select(-1, _index(a.shape[-1], a.shape[-1], a.device))
 
 
-def scatter_triangle(v: Tensor, dim: int) -> Tensor:
-    """`(B, D(D+1)/2)` -> `(B, D, D)` with zeros below the diagonal; the adjoint of `gather_triangle`."""
-    full = v.new_zeros(v.shape[0], dim * dim)
-    return full.index_copy(1, triangle_index(dim, v.device), v).view(-1, dim, dim)
+def product_triangle(a: Tensor, b: Tensor) -> Tensor:
+    """Upper triangle of `a bᵀ` for `(B, D, n)` each, in row blocks that start at the diagonal: `(B, D(D+1)/2)`."""
+    dim = a.shape[1]
+    if dim < 2 * BLOCK:
+        return gather_triangle(torch.bmm(a, b.mT))
+    parts = []
+    for start in range(0, dim, BLOCK):
+        block = torch.bmm(a[:, start : start + BLOCK], b[:, start:].mT)
+        index = _block_index(block.shape[1], block.shape[2], a.device)
+        parts.append(block.flatten(1).index_select(1, index))
+    return torch.cat(parts, 1)
 
 
-def scatter_symmetric(v: Tensor, dim: int) -> Tensor:
-    """`(B, D(D+1)/2)` -> symmetric `(B, D, D)`: half of each value on either side, the whole on the diagonal.
+def twice_symmetric(v: Tensor, dim: int) -> Tensor:
+    """`(B, D(D+1)/2)` -> `G + Gᵀ` with `G` the upper triangular `(B, D, D)`: the adjoint of the gather, symmetrised.
 
-    For a loss of the upper triangle of a symmetric matrix this is the symmetric gradient matrix.
+    A loss of the upper triangle of a symmetric matrix has the symmetric gradient `(G + Gᵀ)/2`; the half is left to the
+    caller's scale.
     """
-    upper = scatter_triangle(v, dim)
-    return 0.5 * (upper + upper.mT)
+    full = v.index_select(1, _mirror_index(dim, v.device)).view(-1, dim, dim)
+    full.diagonal(dim1=1, dim2=2).mul_(2)
+    return full
