@@ -57,7 +57,7 @@ def _swapped_class(base: type) -> type:
 
 
 def _blank(base: type) -> Any:
-    cls = _swapped_class(base)
+    cls: Any = _swapped_class(base)
     return cls.__new__(cls)
 
 
@@ -101,17 +101,33 @@ def _classifier_path(model: nn.Module, pool_path: str) -> str:
     )
 
 
-def _channels(model: nn.Module) -> int:
-    """Channels of the last feature map, found by one forward pass in evaluation mode."""
+def _last_features(model: nn.Module) -> Any:
+    """`forward_features` of one zero image in evaluation mode, small if the model takes small images."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
-    channels, *size = cfg.get("input_size", (3, PROBE_SIZE, PROBE_SIZE))
+    channels, *full = cfg.get("input_size", (3, PROBE_SIZE, PROBE_SIZE))
     channels = getattr(model, "in_chans", channels)
-    if not cfg.get("fixed_input_size"):
-        size = [PROBE_SIZE, PROBE_SIZE]
+    sizes = [full] if cfg.get("fixed_input_size") else [[PROBE_SIZE, PROBE_SIZE], full]
+    forward: Any = model.forward_features
     was_training = model.training
-    with torch.no_grad():
-        features: Any = model.eval().forward_features(torch.zeros(1, channels, *size, **_device_dtype(model)))  # type: ignore[operator]
-    model.train(was_training)
+    model.eval()
+    try:
+        for size in sizes:
+            try:
+                with torch.no_grad():
+                    return forward(torch.zeros(1, channels, *size, **_device_dtype(model)))
+            except (RuntimeError, AssertionError) as error:
+                failure = error
+    finally:
+        model.train(was_training)
+    raise ValueError(
+        f"{type(model).__name__}.forward_features fails for images of {sizes[-1][0]}×{sizes[-1][1]} ({failure}); "
+        "give the channels of its last feature map as channels="
+    ) from failure
+
+
+def _channels(model: nn.Module) -> int:
+    """Channels of the last feature map, found by one forward pass."""
+    features = _last_features(model)
     layout = getattr(model, "output_fmt", "NCHW")
     if not isinstance(features, Tensor) or features.ndim != 4 or str(layout).rpartition(".")[2] != "NCHW":
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
@@ -127,10 +143,15 @@ def _clear_between(model: nn.Module, pool_path: str, classifier_path: str) -> No
     scope_path = pool_path.rpartition(".")[0]
     scope = model.get_submodule(scope_path)
     names = [name for name, _ in scope.named_children()]
-    skip = {classifier_path[len(scope_path) :].lstrip(".").split(".")[0]}
+    inner = classifier_path[len(scope_path) :].lstrip(".").split(".")
     for name in names[names.index(pool_path.rpartition(".")[2]) + 1 :]:
-        if name not in skip and not isinstance(getattr(scope, name), nn.Dropout):
+        if name != inner[0] and not isinstance(getattr(scope, name), nn.Dropout):
             setattr(scope, name, nn.Identity())
+    for depth in range(1, len(inner)):  # SHViT: a norm inside the classifier's own module
+        part = scope.get_submodule(".".join(inner[:depth]))
+        for name, module in list(part.named_children()):
+            if name != inner[depth] and not isinstance(module, nn.Dropout):
+                setattr(part, name, nn.Identity())
     if scope_path and isinstance(getattr(model, "pre_logits", None), nn.Module):  # VGG: convolutions before the pooling
         model.pre_logits = nn.Identity()
 
@@ -186,6 +207,6 @@ def swap_pooling(
     _set_submodule(model, pool_path, pool.train(model.training))
     swapped: Any = model
     swapped._gcp = {"pool": pool_path, "classifier": classifier_path, "channels": channels, "options": options}
-    swapped.__class__ = _swapped_class(type(model))
+    swapped.__class__ = _swapped_class(swapped.__class__)
     swapped.reset_classifier(getattr(model, "num_classes", 0))
     return swapped

@@ -119,6 +119,10 @@ class GlobalCovPool2d(nn.Module):
         """Output width over input channels (as timm's pooling layers tell it)."""
         return self.out_features / self.in_chans
 
+    def is_identity(self) -> bool:
+        """Whether the feature map passes unpooled (timm's pooling layers tell it): never."""
+        return False
+
     def extra_repr(self) -> str:
         """Settings for `print(model)`."""
         return f"normalization={self.normalization!r}, n_iter={self.n_iter}, out_features={self.out_features}"
