@@ -68,7 +68,7 @@ def test_the_set_reads_as_coco_with_masks_that_fill_their_boxes(made):
             columns, rows = torch.nonzero(mask.any(0)).flatten(), torch.nonzero(mask.any(1)).flatten()
             assert box.tolist() == [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
             inside = image[0][mask.bool()]
-            assert inside.mean() > 0.35 > image[0][~target["masks"].any(0)].mean()  # bright on dark
+            assert inside.mean() > 0.35 > image[0][~target["masks"].bool().any(0)].mean()  # bright on dark
 
 
 def test_a_silhouette_has_no_holes_and_no_surroundings():
