@@ -108,7 +108,7 @@ def _last_features(model: nn.Module) -> Any:
     channels = getattr(model, "in_chans", channels)
     sizes = [full] if cfg.get("fixed_input_size") else [[PROBE_SIZE, PROBE_SIZE], full]
     forward: Any = model.forward_features
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         for size in sizes:
@@ -118,7 +118,8 @@ def _last_features(model: nn.Module) -> Any:
             except (RuntimeError, AssertionError) as error:
                 failure = error
     finally:
-        model.train(was_training)
+        for module, training in modes:
+            module.training = training
     raise ValueError(
         f"{type(model).__name__}.forward_features fails for images of {sizes[-1][0]}×{sizes[-1][1]} ({failure}); "
         "give the channels of its last feature map as channels="
