@@ -116,7 +116,7 @@ def test_signed_sqrt_l2_is_elementwise():
 
 @pytest.mark.parametrize(("form", "side"), WAYS)
 def test_five_steps_are_not_the_root(form, side):
-    """Five steps are the trained definition, about 42% from the exact root at D = 256, N = 196; more steps come nearer."""
+    """Five steps are the trained definition: 42% from the exact root at D = 256, N = 196; more steps come nearer."""
     x = features(1, 256, 14, 14)
     exact = global_cov_pool(x, "eigh")
     errors = {k: distance(global_cov_pool(x, n_iter=k, form=form, side=side), exact) for k in (5, 7, 9, 12, 16)}
