@@ -101,7 +101,8 @@ def measure(
     """
     import timm
 
-    model: Any = timm.create_model(name, **kwargs).to(device)
+    with device if timed else torch.device("meta"):  # counting needs no numbers
+        model: Any = timm.create_model(name, **kwargs)
     size = (3, img_size, img_size)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     macs = count_macs(model, size)

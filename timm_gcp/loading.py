@@ -157,12 +157,22 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
     if settings["img_size"] and settings["input_size"] and getattr(args, "img_size", None):
         settings["input_size"] = None  # an option outdoes the run's setting
     data_config = resolve_data_config({k: v for k, v in settings.items() if v is not None}, model=model)
+    data_config = _for_channels(data_config, settings["in_chans"])
     model = model.to(device).eval()
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
     autocast = torch.autocast(device.type, dtype=getattr(torch, args.amp_dtype)) if args.amp else nullcontext()
     names = label_names(model, settings["dataset"] or getattr(args, "dataset", None))
     return Loaded(model, name, data_config, names, device, autocast)
+
+
+def _for_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
+    """timm's configuration for as many channels as the model takes: statistics of others are averaged."""
+    config = {**config, "input_size": (channels, *config["input_size"][1:])}
+    for key in ("mean", "std"):
+        if len(config[key]) != channels:
+            config[key] = (sum(config[key]) / len(config[key]),) * channels
+    return config
 
 
 def _fill(model: nn.Module, weights: dict[str, Any], path: str) -> None:

@@ -157,7 +157,7 @@ class TensorLoader:
         """Resize and cut the centre, as in validation."""
         side = math.floor(self.size / self.crop_pct)
         images = F.interpolate(images, size=(side, side), mode="bilinear", align_corners=False, antialias=True)
-        start = (side - self.size) // 2
+        start = round((side - self.size) / 2)
         return images[..., start : start + self.size, start : start + self.size]
 
 
