@@ -27,7 +27,7 @@ def reduction_widths(reduce_dim: int | Sequence[int] | None) -> tuple[int, ...]:
     """
     if reduce_dim is None:
         return ()
-    widths = (reduce_dim,) if isinstance(reduce_dim, int) else tuple(reduce_dim)
+    widths = tuple(reduce_dim) if isinstance(reduce_dim, Sequence) else (reduce_dim,)
     if not widths or any(isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in widths):
         raise ValueError(
             f"reduce_dim is {reduce_dim!r}; give a width of at least 1 (256), several for steps ((256, 128)), or None"
