@@ -54,6 +54,7 @@ class Bench:
         paths += [str(ROOT)]
         # One thread: two processes share the cores, and sums come out in one order.
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+        self.workers = "1" if timm_folder else "0"  # older releases cannot do without
         self.images = self._image_folder(scratch / "images")
         self.fashion = self._fashion_mnist(scratch / "fashion")
         self.runs = 0
@@ -77,7 +78,7 @@ class Bench:
     def arguments(self, recipe: str, *extra: str, epochs: int = 2, batch: int = 4) -> list[str]:
         """Command-line arguments that make a run of a recipe short; later ones win."""
         path = RECIPES / f"{recipe}.yaml"
-        small = ["--epochs", str(epochs), "--batch-size", str(batch), "--workers", "0", "--device", "cpu"]
+        small = ["--epochs", str(epochs), "--batch-size", str(batch), "--workers", self.workers, "--device", "cpu"]
         if "fashion_mnist" in str(yaml.safe_load(path.read_text()).get("dataset")):
             small += ["--data-dir", str(self.fashion)]
         else:
