@@ -17,9 +17,12 @@ from timm_gcp.detection_eval import METRICS, coco_results, evaluate, format_metr
 from timm_gcp.detection_masks import decode_segmentation, encode_mask
 
 
+SIDE = 128  # objects on both sides of 32² pixels, whose masks and boxes differ in size
+
+
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory):
-    content = make_content(tmp_path_factory.mktemp("images"), 12, seed=5)
+    content = make_content(tmp_path_factory.mktemp("images"), 12, seed=5, side=SIDE)
     for annotation in content["annotations"][:4]:
         annotation["iscrowd"] = 1
     return content
@@ -41,7 +44,7 @@ def disturbed(content, seed=0):
         if rng.random() < 0.2:
             continue
         shift = rng.integers(-4, 5, 2)
-        mask = np.roll(decode_segmentation(row["segmentation"], 64, 64, "x"), shift, (1, 0))
+        mask = np.roll(decode_segmentation(row["segmentation"], SIDE, SIDE, "x"), shift, (1, 0))
         x, y, width, height = row["bbox"]
         results.append(
             {
@@ -81,8 +84,8 @@ def test_numbers_equal_pycocotools(truth):
 def test_perfect_detections_have_100_percent(truth):
     metrics = evaluate(truth, perfect(truth))
     for kind in ("bbox", "segm"):
-        assert metrics[kind]["AP"] == pytest.approx(100) and metrics[kind]["APS"] == pytest.approx(100)
-        assert math.isnan(metrics[kind]["APM"]) and math.isnan(metrics[kind]["APL"])  # no object of 32² pixels
+        assert [metrics[kind][name] for name in ("AP", "APS", "APM")] == pytest.approx([100] * 3)
+        assert math.isnan(metrics[kind]["APL"])  # no object of 96² pixels
 
 
 def test_no_detections_have_0_percent(truth):
