@@ -6,6 +6,8 @@ Indices are made once per size and device. Each has at most D² entries, whateve
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,31 +21,39 @@ def triangle_size(dim: int) -> int:
     return dim * (dim + 1) // 2
 
 
-@functools.lru_cache(maxsize=64)
-def _block_index(rows: int, cols: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        row, col = torch.triu_indices(rows, cols, device=device)
-        return row * cols + col
+def _upper_index(rows: int, cols: int, device: torch.device) -> Tensor:
+    """Flat positions of the upper triangle of a `rows` × `cols` matrix."""
+    pairs = torch.triu_indices(rows, cols, device=device)
+    return pairs[0] * cols + pairs[1]
 
 
-@functools.lru_cache(maxsize=64)
 def _mirror_index(dim: int, device: torch.device) -> Tensor:
+    """Position in the triangle vector of every entry of the symmetric `dim` × `dim` matrix, flat."""
+    i = torch.arange(dim, device=device)
+    low, high = torch.minimum(i[:, None], i), torch.maximum(i[:, None], i)
+    return (low * dim - low * (low + 1) // 2 + high).flatten()
+
+
+@functools.lru_cache(maxsize=128)
+def _kept(make: Callable[..., Tensor], *args: Any) -> Tensor:
     with torch.inference_mode(False):
-        i = torch.arange(dim, device=device)
-        low, high = torch.minimum(i[:, None], i), torch.maximum(i[:, None], i)
-        return (low * dim - low * (low + 1) // 2 + high).flatten()
+        return make(*args)
 
 
-def _index(rows: int, cols: int, device: torch.device) -> Tensor:
-    if torch.compiler.is_compiling():
-        row, col = torch.triu_indices(rows, cols, device=device)
-        return row * cols + col
-    return _block_index(rows, cols, device)
+def _index(make: Callable[..., Tensor], like: Tensor, *sizes: int) -> Tensor:
+    """Index from the cache; made anew in a graph capture and for tensor subclasses, fake ones must not stay."""
+    if torch.compiler.is_compiling() or type(like) is not Tensor:
+        return make(*sizes, like.device)
+    return _kept(make, *sizes, like.device)
 
 
 def gather_triangle(a: Tensor) -> Tensor:
     """`(..., D, D)` -> `(..., D(D+1)/2)`; one index of `D(D+1)/2` entries serves the whole batch."""
-    return a.flatten(-2).index_select(-1, _index(a.shape[-1], a.shape[-1], a.device))
+    if torch.jit.is_scripting():
+        index = _upper_index(a.shape[-1], a.shape[-1], a.device)
+    else:
+        index = _index(_upper_index, a, a.shape[-1], a.shape[-1])
+    return a.flatten(-2).index_select(-1, index)
 
 
 def product_triangle(a: Tensor, b: Tensor) -> Tensor:
@@ -54,7 +64,7 @@ def product_triangle(a: Tensor, b: Tensor) -> Tensor:
     parts = []
     for start in range(0, dim, BLOCK):
         block = torch.bmm(a[:, start : start + BLOCK], b[:, start:].mT)
-        index = _block_index(block.shape[1], block.shape[2], a.device)
+        index = _index(_upper_index, block, block.shape[1], block.shape[2])
         parts.append(block.flatten(1).index_select(1, index))
     return torch.cat(parts, 1)
 
@@ -65,6 +75,6 @@ def twice_symmetric(v: Tensor, dim: int) -> Tensor:
     A loss of the upper triangle of a symmetric matrix has the symmetric gradient `(G + Gᵀ)/2`; the half is left to the
     caller's scale.
     """
-    full = v.index_select(1, _mirror_index(dim, v.device)).view(-1, dim, dim)
+    full = v.index_select(1, _index(_mirror_index, v, dim)).view(-1, dim, dim)
     full.diagonal(dim1=1, dim2=2).mul_(2)
     return full
