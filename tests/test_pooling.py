@@ -173,3 +173,26 @@ def test_fx_takes_the_pooling_as_one_node():
     assert [node.target.__name__ for node in traced.graph.nodes if node.op == "call_function"] == ["global_cov_pool"]
     x = features(2, 6, 3, 3, dtype=torch.float32)
     assert torch.equal(traced(x), pool(x))
+
+
+def test_fake_tensors_leave_no_trace():
+    """A run without data (memory estimates, graph capture) and a real one after it, at a size new to the process."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with FakeTensorMode():
+        assert global_cov_pool(torch.randn(2, 19, 3, 3)).shape == (2, 190)
+    x = features(2, 19, 3, 3)
+    expected = global_cov_pool(x)
+    for mode in ("real", "fake", "symbolic"):
+        graph = make_fx(global_cov_pool, tracing_mode=mode)(x)
+        torch.testing.assert_close(graph(x), expected)
+    torch.testing.assert_close(global_cov_pool(x), expected, rtol=0, atol=0)
+
+
+def test_inference_mode_leaves_no_trace():
+    with torch.inference_mode():
+        global_cov_pool(features(2, 17, 3, 3))
+    x = features(2, 17, 3, 3).requires_grad_()
+    global_cov_pool(x).sum().backward()
+    assert x.grad.isfinite().all()
