@@ -16,7 +16,6 @@ from detection_sets import make_content, write_json
 from timm_gcp.detection_eval import METRICS, coco_results, evaluate, format_metrics
 from timm_gcp.detection_masks import decode_segmentation, encode_mask
 
-
 SIDE = 128  # objects on both sides of 32² pixels, whose masks and boxes differ in size
 
 

@@ -191,6 +191,13 @@ def test_predict_draws_and_writes_results(trained, data, tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize("given", ["0", "-1", "many"])
+def test_a_wrong_batch_size_is_named(given, capsys):
+    with pytest.raises(SystemExit):
+        main(["detect", "predict", "--checkpoint", "c", "--output", "o", "--batch-size", given, "x.png"])
+    assert f"must be a whole number from 1 up. Got '{given}'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name, message", [("none.png", "no image file or folder"), ("", r"no image \(")])
 def test_predict_names_missing_images(trained, tmp_path, name, message):
     from timm_gcp.detection_command import find_images

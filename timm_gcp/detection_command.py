@@ -44,11 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, help="a detector that `detect train` wrote")
-    parser.add_argument("--batch-size", type=int, default=8, help="images per batch (default: 8)")
+    parser.add_argument("--batch-size", type=_positive, default=8, help="images per batch (default: 8)")
     parser.add_argument("--device", help="device (cuda when there is one, when left out)")
     parser.add_argument("--amp", action="store_true", help="mixed precision")
     parser.add_argument("--amp-dtype", choices=("float16", "bfloat16"), help="lower precision")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 up. Got {text!r}.")
+    return int(text)
 
 
 def main(args: argparse.Namespace) -> int:
