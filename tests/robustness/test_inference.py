@@ -82,6 +82,16 @@ def test_torchvision_models(tmp_path):
         load_classifiers(parse("--model", "torchvision:nothing", "--pretrained"))
 
 
+def test_mixed_precision_gives_float32_logits(tmp_path):
+    file = save_weights(tmp_path / "w.pth", timm.create_model("test_resnet", num_classes=3))
+    words = ("--model", "test_resnet", "--checkpoint", file, "--num-classes", "3")
+    images = torch.from_numpy(np.stack([pixels(0), pixels(1)]))
+    full = load_classifiers(parse(*words))[0].logits(images)
+    mixed = load_classifiers(parse(*words, "--amp", "--amp-dtype", "bfloat16"))[0].logits(images)
+    assert mixed.dtype == torch.float32 and (mixed != full).any()
+    torch.testing.assert_close(mixed, full, atol=0.05, rtol=0.05)
+
+
 def test_labels(tmp_path):
     model = timm.create_model("test_resnet", num_classes=2)
     (tmp_path / "a").mkdir()
