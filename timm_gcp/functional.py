@@ -132,6 +132,19 @@ def _signed_sqrt_l2_pool(x: Tensor) -> Tensor:
     return _signed_sqrt_l2(gather_triangle(torch.bmm(scaled, scaled.mT) * (1.0 / xc.shape[-1])))
 
 
+@torch.compiler.assume_constant_result
+def _in_onnx_export() -> bool:
+    return torch.onnx.is_in_onnx_export()
+
+
+def _refuse_onnx(normalization: str) -> None:
+    if torch.compiler.is_compiling() and _in_onnx_export():
+        raise RuntimeError(
+            f"normalization {normalization!r} is computed by an eigendecomposition, which has no ONNX form; "
+            "export a model with 'newton_schulz', 'none' or 'signed_sqrt_l2'"
+        )
+
+
 def _newton_schulz_pool(x: Tensor, n_iter: int, form: str, side: str) -> Tensor:
     dim, positions = x.shape[1], x.shape[2]
     gram = use_gram(dim, positions, side)
@@ -175,6 +188,7 @@ def global_cov_pool(
     Raises:
         ValueError: Wrong rank, unknown choice, or a number out of range; the message lists what is allowed.
         TypeError: Not a floating-point type.
+        RuntimeError: `'eigh'`, `'power'` or `'log'` in an ONNX export.
     """
     check_normalization(normalization, n_iter, exponent, eps)
     out_dtype = result_dtype(x)
@@ -189,6 +203,7 @@ def global_cov_pool(
             value = _signed_sqrt_l2_pool(features)
         else:
             check_choice("form", form, ("auto", "spectral"))
+            _refuse_onnx(normalization)
             function = _scalar_function(normalization, n_iter, exponent, eps)
             value = SpectralPool.apply(features, function, use_gram(features.shape[1], features.shape[2], side))[0]
     return value.to(out_dtype)

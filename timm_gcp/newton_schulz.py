@@ -20,6 +20,8 @@ from torch import Tensor
 
 def add_identity_(a: Tensor, value: float) -> Tensor:
     """Add `value·I` to `(..., n, n)` in place, without a dense identity in memory; `a` must be the caller's own."""
+    if torch.compiler.is_compiling():  # a write into a diagonal has no ONNX form
+        return a + value * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     a.diagonal(dim1=-2, dim2=-1).add_(value)
     return a
 
