@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import threading
+import time
 import urllib.parse
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -267,6 +268,7 @@ def point_to(url: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setenv("HF_TOKEN", "hf_loopback")
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client waits between its attempts
     monkeypatch.setattr(constants, "ENDPOINT", url)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache / "hub"))

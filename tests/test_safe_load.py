@@ -84,6 +84,16 @@ def test_safetensors_and_metadata(tmp_path: Path) -> None:
         safe_load.safetensors_metadata(other)
 
 
+def test_a_safetensors_header_may_start_like_a_pickle(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    for padding in range(256):
+        save_file(WEIGHTS, path, metadata={"x": "x" * padding})
+        if path.read_bytes()[0] == 0x80:
+            assert safe_load.check_file(path) == "safetensors"
+            return
+    raise AssertionError("no header of such a length came up")
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_payload_does_not_run(tmp_path: Path, zipped: bool) -> None:
     mark, path = tmp_path / "it ran", tmp_path / "x.pth"

@@ -93,12 +93,14 @@ def check_file(path: str | Path) -> str:
         )
     if start.startswith(b"version https://git-lfs"):
         raise ValueError(f"{path} is a Git LFS pointer, not weights. Run `git lfs pull` in its repository.")
-    if start.startswith((b"PK\x03\x04", b"\x80")):
+    if start.startswith(b"PK\x03\x04"):
         return "torch"
     length = struct.unpack("<Q", start[:8])[0] if size >= 8 else 0
     if path.suffix == ".safetensors" or start[8:9] == b"{":
         _check_safetensors(path, size, length)
         return "safetensors"
+    if start.startswith(b"\x80"):  # a bare pickle; a safetensors file may start so too, so it comes first
+        return "torch"
     if start[257:262] == b"ustar":
         raise ValueError(f"{path} is a tar archive. Unpack it and name the checkpoint inside.")
     raise ValueError(
@@ -138,11 +140,14 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         from safetensors.torch import load_file
 
         return dict(load_file(path))
-    is_zip = path.open("rb").read(2) == b"PK"
     try:
-        with safe_types():
-            # Mapped, a zip file's tensors are read where they are used: half the memory for a large checkpoint.
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True, **({"mmap": True} if is_zip else {}))
+        with safe_types(), path.open("rb") as file:
+            # Mapped, a zip file's tensors are read where they are used: half the memory for a large checkpoint. By
+            # name, torch.load would take a misnamed .safetensors for what it says.
+            mapped = file.read(2) == b"PK" and path.suffix != ".safetensors"
+            file.seek(0)
+            source: Any = path if mapped else file
+            checkpoint = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         raise ValueError(_explain(path, error)) from error
     if not isinstance(checkpoint, dict):
