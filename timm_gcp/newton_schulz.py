@@ -69,13 +69,16 @@ def scalar_inverse_root_divided(lam: Tensor, n_iter: int) -> Tensor:
     """
     residual = 1 - lam
     z = 1 + 0.5 * residual
-    r_div = lam.new_full((1, 1), -1.0).expand(*lam.shape, lam.shape[-1])
+    r_div = torch.full_like(lam, -1.0).unsqueeze(-1).repeat_interleave(lam.shape[-1], -1)
     z_div = 0.5 * r_div
+    one = torch.ones_like(lam)
     for _ in range(n_iter - 1):
-        ri, rj = residual.unsqueeze(-1), residual.unsqueeze(-2)
-        r_div = r_div * (0.75 * (ri + rj) + 0.25 * (ri.square() + ri * rj + rj.square()))
+        # next[rᵢ, rⱼ] = ¾(rᵢ + rⱼ) + ¼(rᵢ² + rᵢrⱼ + rⱼ²), as one product with an inner dimension of three
+        slope = residual * (0.75 + 0.25 * residual)
+        left, right = torch.stack((slope, one, 0.25 * residual), -1), torch.stack((one, slope, residual), -2)
+        r_div.mul_(left @ right)
         residual = residual.square() * (3 + residual) * 0.25
         factor = 1 + 0.5 * residual
-        z_div = z_div * factor.unsqueeze(-2) + 0.5 * z.unsqueeze(-1) * r_div
+        z_div.mul_(factor.unsqueeze(-2)).addcmul_(z.unsqueeze(-1), r_div, value=0.5)
         z = z * factor
     return z_div

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .batched_eigh import batched_eigh
 from .centring import centre, unit_scale
 from .scalar_functions import NewtonSchulz, ScalarFunction
 from .upper_triangle import product_triangle, twice_symmetric
@@ -38,14 +39,6 @@ def features_and_scale(x: Tensor, degree: float | None) -> tuple[Tensor, Tensor 
     return unit, factor, torch.where(norm == 0, torch.zeros_like(norm), factor / safe)
 
 
-def _eigh(a: Tensor) -> tuple[Tensor, Tensor]:
-    """`torch.linalg.eigh` that gives NaN for a matrix with NaN or Inf, where LAPACK would refuse the whole batch."""
-    finite = torch.isfinite(a).all(-1).all(-1)[:, None, None]
-    lam, u = torch.linalg.eigh(torch.where(finite, a, torch.zeros_like(a)))
-    lam = lam.clamp_min(0)
-    return torch.where(finite[:, 0], lam, torch.full_like(lam, torch.nan)), u
-
-
 class SpectralPool(torch.autograd.Function):
     """`(B, D, N)` -> `(B, D(D+1)/2)` for a scalar function, by the spectral form.
 
@@ -62,7 +55,7 @@ class SpectralPool(torch.autograd.Function):
     def forward(x: Tensor, fn: ScalarFunction, gram: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Value, and the eigenvalues and eigenvectors that backward needs."""
         unit, factor, _ = features_and_scale(x, fn.degree)
-        lam, u = _eigh(torch.bmm(unit.mT, unit) if gram else torch.bmm(unit, unit.mT))
+        lam, u = batched_eigh(torch.bmm(unit.mT, unit) if gram else torch.bmm(unit, unit.mT))
         weight = fn.quotient(lam) if gram else fn.quotient(lam) * lam
         v = torch.bmm(unit, u) if gram else u
         return product_triangle(v * (weight.unsqueeze(-2) * factor), v), lam, u

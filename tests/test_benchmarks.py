@@ -1,0 +1,79 @@
+"""The benchmark scripts: the baseline is the authors' algorithm, the accounting is right, the tables are written."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import bench_common  # noqa: E402
+import bench_models  # noqa: E402
+import bench_pooling  # noqa: E402
+from reference_pooling import reference_pool  # noqa: E402
+
+
+@pytest.mark.parametrize("case", range(5))
+def test_reference_is_the_authors_algorithm(case):
+    """To rounding error, the float32 centring matrix included."""
+    golden = np.load(ROOT / "tests" / "data" / "authors" / "pooling_golden.npz")
+    x = torch.tensor(golden[f"x{case}"], requires_grad=True)
+    value = reference_pool(x)
+    (grad,) = torch.autograd.grad(value, x, torch.tensor(golden[f"gvec{case}"]))
+    torch.testing.assert_close(value.detach(), torch.tensor(golden[f"vec{case}"]), atol=1e-13, rtol=0)
+    torch.testing.assert_close(grad, torch.tensor(golden[f"gx{case}"]), atol=1e-13, rtol=0)
+
+
+def test_saved_bytes_counts_each_storage_once():
+    x = torch.ones(10, 10, requires_grad=True)
+    assert bench_common.saved_bytes(lambda: (x * x).sin()) == 2 * 400  # x, twice the same storage, and x·x
+
+
+def test_peak_bytes():
+    def run():
+        a = torch.ones(1000)
+        b = a + 1
+        del a
+        return b + 1
+
+    assert bench_common.peak_bytes(run, torch.device("cpu")) == 2 * 4000
+
+
+def test_interleaved_gives_the_median_of_each_run():
+    turns = []
+    times = bench_common.interleaved(
+        {"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, 2, torch.device("cpu"), ""
+    )
+    assert turns == ["a", "b"] * (2 + bench_common.WARM_UP)
+    assert set(times) == {"a", "b"} and min(times.values()) >= 0
+
+
+def test_missing_reference_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.py"):
+        bench_pooling.authors_pool(tmp_path / "nowhere.py")
+
+
+def test_pooling_benchmark_writes_its_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench_pooling, "SHAPES", [(2, 8, 3)])
+    monkeypatch.setattr(sys, "argv", ["bench_pooling.py", "--rounds", "1", "--no-compile", "--output", str(tmp_path)])
+    assert bench_pooling.main() == 0
+    rows = list(csv.DictReader((tmp_path / "pooling_cpu.csv").open()))
+    assert rows[0]["B, D, map"] == "2, 8, 3×3" and float(rows[0]["ours f+b"]) > 0
+    assert (tmp_path / "pooling_cpu.md").read_text().strip() == capsys.readouterr().out.strip()
+    assert (tmp_path / "pooling_cpu.png").stat().st_size > 0
+
+
+def test_model_benchmark_writes_its_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_models, "MODELS", [("shufflenet_v2_x1_0_gcp", {"reduce_dim": 8})])
+    monkeypatch.setattr(
+        sys, "argv", ["bench_models.py", "--rounds", "1", "--batch-size", "2", "--output", str(tmp_path)]
+    )
+    assert bench_models.main() == 0
+    rows = list(csv.DictReader((tmp_path / "models_cpu.csv").open()))
+    assert float(rows[0]["train ratio"]) > 0

@@ -1,0 +1,61 @@
+"""Eigendecomposition of a batch of symmetric matrices, made fit for the pooling: NaN-safe, and parallel on a CPU.
+
+`torch.linalg.eigh` decomposes the matrices of a batch one after another, and LAPACK's threads gain nothing at the sizes
+met here. On a CPU the batch is therefore split over as many worker threads as torch has, each of which uses one thread.
+The decomposition of a matrix does not depend on the split.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor
+
+# Below this many rows in all, handing work to a thread costs more than it saves.
+PARALLEL_MIN_ROWS = 256
+
+
+@lru_cache(maxsize=1)
+def _workers(threads: int) -> ThreadPoolExecutor:
+    """Pool whose threads run torch on one thread each; the caller's own setting is left as it was."""
+    pool = ThreadPoolExecutor(threads, "timm_gcp_eigh", initializer=partial(torch.set_num_threads, 1))
+    list(pool.map(lambda _: None, range(threads)))
+    torch.set_num_threads(threads)
+    return pool
+
+
+if hasattr(os, "register_at_fork"):  # a forked child has no worker threads: it makes its own
+    os.register_at_fork(after_in_child=_workers.cache_clear)
+
+
+def _can_split(a: Tensor, threads: int) -> bool:
+    """Whether `a` may be handed to threads: functorch's and fake tensors belong to the thread that made them."""
+    if a.device.type != "cpu" or threads < 2 or a.shape[0] < 2 or a.shape[0] * a.shape[-1] < PARALLEL_MIN_ROWS:
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(a)
+    return type(a) is Tensor and not wrapped and not torch.compiler.is_compiling()
+
+
+def _eigh_detached(a: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        lam, u = torch.linalg.eigh(a)
+    return lam, u
+
+
+def batched_eigh(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues `(B, n)`, not below zero, and eigenvectors `(B, n, n)` of positive semi-definite `(B, n, n)`.
+
+    A matrix with NaN or Inf, for which LAPACK refuses the whole batch, gets NaN eigenvalues. Not differentiable.
+    """
+    finite = torch.isfinite(a).all(-1).all(-1)[:, None, None]
+    a = torch.where(finite, a, torch.zeros_like(a))
+    threads = torch.get_num_threads()
+    if _can_split(a, threads):
+        parts = list(_workers(threads).map(_eigh_detached, a.chunk(threads)))
+        lam, u = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    else:
+        lam, u = torch.linalg.eigh(a)
+    return torch.where(finite[:, 0], lam.clamp_min(0), torch.full_like(lam, torch.nan)), u
