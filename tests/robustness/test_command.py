@@ -219,6 +219,7 @@ def test_imagenet_p_on_the_fly(pair, clean_tree, tmp_path, capsys, no_figures):
         ("p", ["--perturbations", "tilt"], "gaussian_noise, .* left out: add --partial"),
         ("p", ["--perturbations", "shear", "--on-the-fly"], "unknown perturbation 'shear'"),
         ("p", ["--difficulty", "7"], "--difficulty must be one of 1, 2, 3; got 7"),
+        ("p", ["--on-the-fly", "--label", "a b", "a/b"], r"two labels lead to one file \(a_b_p.json, a_b_p.json\)"),
         ("p", ["--baseline", "alexnet"], "AlexNet's figures on ImageNet-P are measured"),
         ("c", ["--on-the-fly", "--img-size", "24"], "corruptions need 32 px or more; the models take 24"),
     ],

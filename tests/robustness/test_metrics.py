@@ -7,7 +7,6 @@ from importlib import resources
 
 import numpy as np
 import pytest
-from scipy.stats import rankdata
 
 from timm_gcp.robustness import metrics
 
@@ -94,13 +93,20 @@ def test_top5_distance_with_few_classes(classes, expected):
     assert metrics.top5_distance([order, order[::-1]], noise=False) == expected
 
 
+def ordinal_ranks(logits: np.ndarray) -> list[int]:
+    """The rank of each class, from 1: how many classes come before it, by logit, then by number."""
+    return [
+        1 + sum(other > own or (other == own and j < i) for j, other in enumerate(logits))
+        for i, own in enumerate(logits)
+    ]
+
+
 def literal_distance(first: np.ndarray, second: np.ndarray) -> int:
     """Section 4.3 word for word: ranks of both frames, the permutation between them, its double sum."""
-    first_rank = rankdata(-first, method="ordinal").astype(int)
-    second_rank = rankdata(-second, method="ordinal").astype(int)
+    first_rank, second_rank = ordinal_ranks(first), ordinal_ranks(second)
     total = 0
     for i in range(1, min(5, len(first)) + 1):
-        sigma = second_rank[list(first_rank).index(i)]
+        sigma = second_rank[first_rank.index(i)]
         for j in range(min(i, sigma) + 1, max(i, sigma) + 1):
             total += 1 <= j - 1 <= 5
     return total

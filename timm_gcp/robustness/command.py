@@ -200,6 +200,10 @@ def _measure(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Fill in the models' result files; return them and the speed of this run."""
     paths = [result_path(args.output, args.benchmark, classifier.label) for classifier in classifiers]
+    if len(set(paths)) != len(paths):
+        raise ValueError(
+            f"two labels lead to one file ({', '.join(p.name for p in paths)}): choose others with --label"
+        )
     results = []
     for i, (classifier, path) in enumerate(zip(classifiers, paths, strict=True)):
         own = _settings(args, classifier, i) | settings
