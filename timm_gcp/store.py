@@ -7,6 +7,7 @@ A folder appears under its name in one rename, complete, or not at all.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -117,12 +118,13 @@ def add(target: Path, fill: Callable[[Path], None], replace: bool = False) -> Pa
 
 def _rename(incoming: Path, target: Path, replace: bool) -> None:
     """Move `incoming` to `target`; an existing folder is moved out of the way first."""
-    for _ in range(10):
+    for _ in range(100):
         try:
             incoming.rename(target)
             return
-        except OSError:
-            if not target.exists():
+        except OSError as error:
+            # Occupied: by the folder to replace, or by one that another process has put there or is about to remove.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             if not replace:
                 raise FileExistsError(str(target)) from None

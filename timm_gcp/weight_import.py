@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -155,6 +156,7 @@ def write_folder(
     save_config_for_hf(model, str(folder / "config.json"), model_config=labels, model_args=dict(model_args or {}))
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in state_dict.items()}
     save_file(tensors, folder / store.WEIGHTS_FILE, metadata=dict(metadata))
+    shutil.copymode(folder / "config.json", folder / store.WEIGHTS_FILE)  # safetensors writes for the owner alone
     name = f"{metadata['arch']}.{metadata['tag']}"
     (folder / "README.md").write_text(cards.card(name, metadata), encoding="utf-8")
 
