@@ -31,6 +31,6 @@ def unit_scale(xc: Tensor) -> tuple[Tensor, Tensor]:
     peak = xc.detach().abs().amax(dim=(1, 2), keepdim=True)
     dead = peak == 0
     scaled = xc / torch.where(dead, torch.full_like(peak, float("inf")), peak)
-    square = scaled.square().sum(dim=(1, 2), keepdim=True)
+    square = (scaled * scaled).sum(dim=(1, 2), keepdim=True)
     norm = torch.where(dead, torch.ones_like(square), square).sqrt()
     return scaled / norm, peak * norm

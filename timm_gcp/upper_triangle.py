@@ -47,6 +47,11 @@ def _index(make: Callable[..., Tensor], like: Tensor, *sizes: int) -> Tensor:
     return _kept(make, *sizes, like.device)
 
 
+def _take(flat: Tensor, index: Tensor) -> Tensor:
+    """Columns `index` of every row of `(B, n)`. The expanded index takes no memory; gather is faster than index_select."""
+    return flat.gather(1, index.expand(flat.shape[0], -1))
+
+
 def gather_triangle(a: Tensor) -> Tensor:
     """`(..., D, D)` -> `(..., D(D+1)/2)`; one index of `D(D+1)/2` entries serves the whole batch."""
     if torch.jit.is_scripting():
@@ -60,12 +65,12 @@ def product_triangle(a: Tensor, b: Tensor) -> Tensor:
     """Upper triangle of `a bᵀ` for `(B, D, n)` each, in row blocks that start at the diagonal: `(B, D(D+1)/2)`."""
     dim = a.shape[1]
     if dim < 2 * BLOCK:
-        return gather_triangle(torch.bmm(a, b.mT))
+        return _take(torch.bmm(a, b.mT).flatten(1), _index(_upper_index, a, dim, dim))
     parts = []
     for start in range(0, dim, BLOCK):
         block = torch.bmm(a[:, start : start + BLOCK], b[:, start:].mT)
         index = _index(_upper_index, block, block.shape[1], block.shape[2])
-        parts.append(block.flatten(1).index_select(1, index))
+        parts.append(_take(block.flatten(1), index))
     return torch.cat(parts, 1)
 
 
@@ -75,6 +80,6 @@ def twice_symmetric(v: Tensor, dim: int) -> Tensor:
     A loss of the upper triangle of a symmetric matrix has the symmetric gradient `(G + Gᵀ)/2`; the half is left to the
     caller's scale.
     """
-    full = v.index_select(1, _index(_mirror_index, v, dim)).view(-1, dim, dim)
+    full = _take(v, _index(_mirror_index, v, dim)).view(-1, dim, dim)
     full.diagonal(dim1=1, dim2=2).mul_(2)
     return full
