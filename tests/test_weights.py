@@ -49,7 +49,7 @@ def test_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert len(lines) == 1 + 40 + 2 and table.NO_LICENCE in lines[-1]
     line = next(line for line in lines if line.startswith("resnet50_gcp.norm_in1k "))
     assert line.split() == [
-        "resnet50_gcp.norm_in1k", "from", "the", "authors'", "file", "256", "56.93M", "6.37", "78.56", "94.09",
+        "resnet50_gcp.norm_in1k", "from", "the", "authors'", "file", "256", "56.93M", "6.46", "78.56", "94.09",
         "none", "stated",
     ]  # fmt: skip
     assert main(["weights", "list", "*d128*", "--json"]) == 0

@@ -33,20 +33,20 @@ class Architecture:
 
 # fmt: off
 ARCHITECTURES = {
-    "resnet18_gcp": Architecture("resnet", 44_205_096, 3.1378, 256, (14, 14), "resnet18_mpncov"),
-    "resnet34_gcp": Architecture("resnet", 54_313_256, 5.6811, 256, (14, 14), "resnet34_mpncov"),
-    "resnet50_gcp": Architecture("resnet", 56_929_832, 6.3747, 256, (14, 14), "resnet50_mpncov"),
-    "resnet101_gcp": Architecture("resnet", 75_921_960, 10.0870, 256, (14, 14), "resnet101_mpncov"),
-    "mobilenetv2_100_gcp": Architecture("mobilenetv2", 35_449_064, 0.3529, 256, (7, 7), "mobilenet_v2_mpncov"),
+    "resnet18_gcp": Architecture("resnet", 44_205_096, 3.223, 256, (14, 14), "resnet18_mpncov"),
+    "resnet34_gcp": Architecture("resnet", 54_313_256, 5.767, 256, (14, 14), "resnet34_mpncov"),
+    "resnet50_gcp": Architecture("resnet", 56_929_832, 6.460, 256, (14, 14), "resnet50_mpncov"),
+    "resnet101_gcp": Architecture("resnet", 75_921_960, 10.172, 256, (14, 14), "resnet101_mpncov"),
+    "mobilenetv2_100_gcp": Architecture("mobilenetv2", 35_449_064, 0.353, 256, (7, 7), "mobilenet_v2_mpncov"),
     "shufflenet_v2_x1_0_gcp": Architecture("shufflenetv2", 34_413_260, 0.194, 256, (7, 7), "shufflenet_v2_mpncov_x1_0"),
-    "resnet50_gcp_d128": Architecture("resnet", 32_027_432, 6.2715, 128, (14, 14), "resnet50_mpncov_128"),
-    "mobilenetv2_100_gcp_d128": Architecture("mobilenetv2", 10_644_968, 0.3172, 128, (7, 7), "mobilenet_v2_mpncov_128"),
-    "shufflenet_v2_x1_0": Architecture("shufflenetv2", 2_278_604, 0.1449, None, (7, 7), "shufflenet_v2_x1_0"),
-    "resnet18": Architecture("resnet", 11_689_512, 1.8141, None, (7, 7), "resnet18"),
-    "resnet34": Architecture("resnet", 21_797_672, 3.6638, None, (7, 7), "resnet34"),
-    "resnet50": Architecture("resnet", 25_557_032, 4.0892, None, (7, 7), "resnet50"),
-    "resnet101": Architecture("resnet", 44_549_160, 7.8014, None, (7, 7), "resnet101"),
-    "mobilenetv2_100": Architecture("mobilenetv2", 3_504_872, 0.3008, None, (7, 7), "mobilenet_v2"),
+    "resnet50_gcp_d128": Architecture("resnet", 32_027_432, 6.297, 128, (14, 14), "resnet50_mpncov_128"),
+    "mobilenetv2_100_gcp_d128": Architecture("mobilenetv2", 10_644_968, 0.318, 128, (7, 7), "mobilenet_v2_mpncov_128"),
+    "shufflenet_v2_x1_0": Architecture("shufflenetv2", 2_278_604, 0.145, None, (7, 7), "shufflenet_v2_x1_0"),
+    "resnet18": Architecture("resnet", 11_689_512, 1.814, None, (7, 7), "resnet18"),
+    "resnet34": Architecture("resnet", 21_797_672, 3.664, None, (7, 7), "resnet34"),
+    "resnet50": Architecture("resnet", 25_557_032, 4.089, None, (7, 7), "resnet50"),
+    "resnet101": Architecture("resnet", 44_549_160, 7.801, None, (7, 7), "resnet101"),
+    "mobilenetv2_100": Architecture("mobilenetv2", 3_504_872, 0.301, None, (7, 7), "mobilenet_v2"),
 }
 # fmt: on
 # Registered by timm itself: their weights are folders to be named with `local-dir:`, not tags.

@@ -49,8 +49,8 @@ def guess_name(path: str | Path) -> str:
         if entry.source_name.lower() == stem.lower():
             return entry.name
     raise ValueError(
-        f"{Path(path).name!r} is none of the authors' file names, so say which weights it holds: --as ARCH.TAG, such as "
-        f"resnet50_gcp.norm_in1k. Architectures: {', '.join(table.ARCHITECTURES)}."
+        f"{Path(path).name!r} is none of the authors' file names, so say which weights it holds: --as ARCH.TAG, "
+        f"such as resnet50_gcp.norm_in1k. Architectures: {', '.join(table.ARCHITECTURES)}."
     )
 
 
