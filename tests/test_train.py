@@ -195,7 +195,6 @@ def test_accumulated_batches_are_one_large_batch(data, tmp_path):
         {"mixup": 0.2, "mixup_off_epoch": 1},
         {"mixup": 0.2, "no_prefetcher": True, "mixup_off_epoch": 1},
         {"clip_grad": 1.0, "clip_mode": "agc"},
-        {"torchcompile": "eager"},
         {"opt": "adamw", "lr": None, "sched_on_updates": True, "grad_checkpointing": True},
         {"val_split": ""},
         {"head_init_scale": 0.1, "head_init_bias": -1.0},
@@ -207,6 +206,21 @@ def test_options_train(data, tmp_path, keys):
     assert len(result.rows) == 2 and all(math.isfinite(value) for row in result.rows for value in row.values())
     checkpoint = train_task.load_checkpoint(result.folder / "last.pth.tar")
     assert ("state_dict_ema" in checkpoint) == ("model_ema" in keys)
+
+
+def test_compiled_model_is_trained_and_validated(data, tmp_path, monkeypatch):
+    """torch.compile itself takes most of a minute here, so a stand-in shows that it is asked for and used."""
+    asked, calls = [], []
+
+    def stand_in(model, backend, mode, **more):
+        asked.append((backend, mode))
+        model.register_forward_hook(lambda module, inputs, output: calls.append(module.training))
+        return model
+
+    monkeypatch.setattr(torch, "compile", stand_in)
+    result = run(data, tmp_path, epochs=1, torchcompile="inductor", torchcompile_mode="reduce-overhead")
+    assert asked == [("inductor", "reduce-overhead")] and calls == [True] * 4 + [False] * 2
+    assert result.rows == run(data, tmp_path / "plain", epochs=1).rows
 
 
 def test_ema_is_what_is_validated(data, tmp_path):

@@ -166,7 +166,7 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
     return Loaded(model, name, data_config, names, device, autocast)
 
 
-def _for_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
+def _for_channels(config: dict[str, Any], channels: Any) -> dict[str, Any]:
     """timm's configuration for as many channels as the model takes: statistics of others are averaged."""
     config = {**config, "input_size": (channels, *config["input_size"][1:])}
     for key in ("mean", "std"):

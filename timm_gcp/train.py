@@ -7,7 +7,6 @@ are train.py's too, digit for digit. It is for one process; train.py itself does
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from timm_gcp.train_setup import (
     pick_device,
     resolve_rate,
 )
+from timm_gcp.train_summary import Summary, write_text
 
 __all__ = ["Callback", "PrintEpochs", "Run", "add_arguments", "main", "resolve_args", "train"]
 
@@ -128,7 +128,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     )
     folder = Path(args.output or "output/train") / name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "args.yaml").write_text(text, encoding="utf-8")
+    write_text(folder / "args.yaml", text)
     metric = args.eval_metric if made.val is not None else "loss"
     options = {"amp_scaler": precision.scaler, "decreasing": metric == "loss", "max_history": args.checkpoint_hist}
     saver = make_saver(task, optimizer, args, folder, **options)
@@ -155,39 +155,6 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
             for callback in callbacks:
                 callback.on_epoch_end(epoch, epochs, row, folder)
     return run
-
-
-class Summary:
-    """`summary.csv`, in the columns of timm's `update_summary`; rows of epochs to be run again are dropped first."""
-
-    def __init__(self, path: Path, start: int):
-        from timm.utils import update_summary
-
-        self.path, self._update = path, update_summary
-        kept: list[dict[str, str]] = []
-        if path.is_file() and start > 0:
-            with path.open(newline="") as file:
-                kept = [row for row in csv.DictReader(file) if row["epoch"].isdigit() and int(row["epoch"]) < start]
-        path.unlink(missing_ok=True)
-        if kept:
-            with path.open("w", newline="") as file:
-                writer = csv.DictWriter(file, fieldnames=list(kept[0]))
-                writer.writeheader()
-                writer.writerows(kept)
-
-    def write(self, row: dict[str, float]) -> None:
-        """Append the row of an epoch."""
-        parts: dict[str, dict[str, float]] = {part: {} for part in ("train_", "eval_")}
-        for part, values in parts.items():
-            values.update({name.removeprefix(part): value for name, value in row.items() if name.startswith(part)})
-        self._update(
-            row["epoch"],
-            parts["train_"],
-            parts["eval_"],
-            filename=str(self.path),
-            lr=row["lr"],
-            write_header=not self.path.is_file(),
-        )
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:

@@ -76,6 +76,7 @@ def validate(
         batch_size=batch_size,
         is_training=False,
         num_workers=workers,
+        persistent_workers=workers > 0,
         device=loaded.device,
         use_prefetcher=True,
         **config,

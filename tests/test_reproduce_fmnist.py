@@ -1,0 +1,99 @@
+"""The Fashion-MNIST study: its plan, its settings, its tables, and the whole of it on a few images."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from timm_gcp.plot_convergence import RunCurve
+from timm_gcp.recipe import find_recipe, read_recipe
+from timm_gcp.tensor_loader import TensorData
+from timm_gcp.train import resolve_args
+from timm_gcp.train_setup import build_model
+
+TOOLS = Path(__file__).parent.parent / "tools"
+pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return importlib.import_module("reproduce_fmnist"), importlib.import_module("fmnist_tables")
+
+
+def test_plan(tool):
+    cells = tool[0].plan(["schedules", "dims", "backbones", "seeds"], [0, 1, 2], ["resnet18"])
+    names = [cell.name for cell in cells]
+    assert len(names) == len(set(names)) == 6 + 3 + 2 + 12
+    assert names[:2] == ["shufflenet_v2_x1_0-gap-adju-seed0", "shufflenet_v2_x1_0-gcp-adju-seed0"]
+    assert {name.split("-")[-2] for name in names[:6]} == {"adju", "fast", "norm"}
+    assert [name.split("-")[-2] for name in names[-12:]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
+
+
+def test_every_cell_is_a_recipe_and_twins_share_their_map(tool):
+    cells = tool[0].plan(["schedules", "dims", "backbones"], [0], list(tool[0].BACKBONES))
+    shapes: dict[str, set] = {}
+    for cell in cells:
+        recipe = read_recipe(find_recipe(cell.recipe))
+        args = resolve_args(cell.recipe, cell.settings(recipe, batch_size=recipe["batch_size"] * 2))
+        assert args.lr == pytest.approx(2 * cell.settings(recipe).get("lr", recipe["lr"]))
+        with torch.device("meta"):
+            model = build_model(args, torch.device("meta"))
+        features = model.forward_features(torch.zeros(1, 1, args.img_size, args.img_size, device="meta"))
+        shapes.setdefault(cell.backbone, set()).add(tuple(features.shape))
+        pooling = type(model.global_pool).__name__
+        assert (pooling == "GlobalCovPool2d") == (cell.pooling == "GCP")
+        assert cell.pooling == "GAP" or model.global_pool.dim == cell.dim
+    assert all(len(found) == 1 and next(iter(found))[-2:] == (4, 4) for found in shapes.values())
+
+
+def curve(*top1: float) -> RunCurve:
+    return RunCurve("x", tuple(range(len(top1))), top1, top1)
+
+
+def test_tables_by_hand(tool, tmp_path):
+    reproduce, tables = tool
+    cell = reproduce.Cell
+    curves = {
+        cell("shufflenet_v2_x1_0", "GAP", "norm", 0): curve(80.0, 90.0, 92.0),
+        cell("shufflenet_v2_x1_0", "GAP", "adju", 0): curve(85.0, 91.0),
+        cell("shufflenet_v2_x1_0", "GAP", "adju", 1): curve(85.0, 91.5),
+        cell("shufflenet_v2_x1_0", "GCP", "adju", 0): curve(91.0, 93.0),
+        cell("shufflenet_v2_x1_0", "GCP", "adju", 1): curve(86.0, 91.2),
+        cell("shufflenet_v2_x1_0", "GCP", "adju", 0, 32): curve(88.0, 90.5),
+    }
+    lines = tables.schedules_table(curves).splitlines()
+    assert lines[2].startswith("| LR_norm | 3 | 92.00 | - | - | - | - |")
+    assert lines[4] == (
+        "| LR_adju | 2 | 91.25 (91.00 to 91.50, 2 seeds) | 92.10 (91.20 to 93.00, 2 seeds) | +0.85 | 1, never | 2 |"
+    )
+    assert "| 32 | 528 | 90.50 |" in tables.dims_table(curves) and "| 64 | 2,080 | - |" in tables.dims_table(curves)
+    assert "| shufflenet_v2_x1_0 | 91.25" in tables.backbones_table(curves)
+    assert tables.draw(curves, tmp_path / "f.png").stat().st_size > 10000
+
+
+def test_the_whole_resumes_and_fills_the_page(tool, tmp_path, monkeypatch, capsys):
+    reproduce, _ = tool
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (64, 1, 28, 28), dtype=torch.uint8, generator=generator)
+    few = TensorData((images, torch.arange(64) % 10), (images[:20], torch.arange(20) % 10))
+    monkeypatch.setattr(reproduce, "prepare_fashion_mnist", lambda root: Path(root))
+    monkeypatch.setattr(reproduce.TensorData, "fashion_mnist", classmethod(lambda cls, root, count: few))
+    page = tmp_path / "docs" / "fashion_mnist.md"
+    page.parent.mkdir()
+    page.write_text((TOOLS.parent / "docs" / "fashion_mnist.md").read_text())
+    arguments = ["x", "--data-dir", str(tmp_path), "--output", str(tmp_path / "runs"), "--docs", str(page.parent)]
+    arguments += ["--parts", "dims", "--seeds", "0", "--epochs", "1", "--batch-size", "32", "--amp"]
+    monkeypatch.setattr(reproduce, "plan", lambda *given: [reproduce.Cell("shufflenet_v2_x1_0", "GCP", "adju", 0, 32)])
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert reproduce.main() == 0
+    assert "== 1/1 shufflenet_v2_x1_0-gcp-d32-adju-seed0" in capsys.readouterr().out
+    top1 = (tmp_path / "runs" / "shufflenet_v2_x1_0-gcp-d32-adju-seed0" / "summary.csv").read_text().split(",")[-3]
+    assert f"| 32 | 528 | {float(top1):.2f} |" in page.read_text()
+    assert reproduce.main() == 0 and "==" not in capsys.readouterr().out  # complete: not run again
+    monkeypatch.setattr(sys, "argv", [*arguments, "--list"])
+    assert reproduce.main() == 0 and capsys.readouterr().out == "done shufflenet_v2_x1_0-gcp-d32-adju-seed0\n"

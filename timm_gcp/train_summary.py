@@ -1,0 +1,47 @@
+"""`args.yaml` and `summary.csv` of a training run, in timm's form."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one move."""
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+class Summary:
+    """`summary.csv`, in the columns of timm's `update_summary`; rows of epochs to be run again are dropped first."""
+
+    def __init__(self, path: Path, start: int):
+        from timm.utils import update_summary
+
+        self.path, self._update = path, update_summary
+        kept: list[dict[str, str]] = []
+        if path.is_file() and start > 0:
+            with path.open(newline="") as file:
+                kept = [row for row in csv.DictReader(file) if row["epoch"].isdigit() and int(row["epoch"]) < start]
+        path.unlink(missing_ok=True)
+        if kept:
+            with path.open("w", newline="") as file:
+                writer = csv.DictWriter(file, fieldnames=list(kept[0]))
+                writer.writeheader()
+                writer.writerows(kept)
+
+    def write(self, row: dict[str, float]) -> None:
+        """Append the row of an epoch."""
+        parts: dict[str, dict[str, float]] = {part: {} for part in ("train_", "eval_")}
+        for part, values in parts.items():
+            values.update({name.removeprefix(part): value for name, value in row.items() if name.startswith(part)})
+        self._update(
+            row["epoch"],
+            parts["train_"],
+            parts["eval_"],
+            filename=str(self.path),
+            lr=row["lr"],
+            write_header=not self.path.is_file(),
+        )
