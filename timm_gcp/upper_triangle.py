@@ -48,7 +48,7 @@ def _index(make: Callable[..., Tensor], like: Tensor, *sizes: int) -> Tensor:
 
 
 def _take(flat: Tensor, index: Tensor) -> Tensor:
-    """Columns `index` of every row of `(B, n)`. The expanded index takes no memory; gather is faster than index_select."""
+    """Columns `index` of every row of `(B, n)`; the expanded index takes no memory, and gather beats index_select."""
     return flat.gather(1, index.expand(flat.shape[0], -1))
 
 
