@@ -68,7 +68,7 @@ def test_bad_input_is_named():
         conv_factors(nn.Conv2d(2, 2, 1, groups=2), torch.ones(1, 2, 3, 3), gradients)
     with pytest.raises(ValueError, match="do not belong to Conv2d"):
         conv_factors(nn.Conv2d(2, 2, 1), torch.ones(1, 2, 4, 4), gradients)
-    with pytest.raises(ValueError, match="damping must be positive.*got 0"):
+    with pytest.raises(ValueError, match=r"damping must be positive.*got 0"):
         inverse_spectrum(torch.eye(2), 0)
     with pytest.raises(ValueError, match=r"1 <= count <= D; got .* and count=3"):
         overlap(torch.eye(2), torch.eye(2), 3)

@@ -1,4 +1,4 @@
-"""The registered models: six backbones of the paper with global covariance pooling, and ShuffleNetV2 with average pooling.
+"""The registered models: the paper's six backbones with global covariance pooling, ShuffleNetV2 with average pooling.
 
 Importing this module registers them with timm. Model keywords beyond timm's own:
 
@@ -10,6 +10,7 @@ Importing this module registers them with timm. Model keywords beyond timm's own
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Any
 
 from timm.models._builder import build_model_with_cfg, pretrained_cfg_for_features
 from timm.models._efficientnet_builder import decode_arch_def
-from timm.models._registry import register_model
+from timm.models._registry import is_model, model_entrypoint, register_model
 from timm.models.efficientnet import EfficientNet, EfficientNetFeatures
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import nn
@@ -59,20 +60,22 @@ def set_last_stage(model: ResNet, last_stage: str) -> ResNet:
         ValueError: Another `last_stage`.
     """
     check_choice("last_stage", last_stage, LAST_STAGES)
-    block = model.layer4[0]
+    layer4: Any = model.layer4
+    block = layer4[0]
     convs = [m for m in (block.conv1, block.conv2, block.downsample[0]) if m.stride == (2, 2)]
     if last_stage == "stride2" or not convs:
         return model
     for conv in convs:
         conv.stride = (1, 1)
     if last_stage == "maxpool":
-        model.layer4 = nn.Sequential(OrderedDict(pool=nn.MaxPool2d(2), **dict(model.layer4.named_children())))
+        model.layer4 = nn.Sequential(OrderedDict(pool=nn.MaxPool2d(2), **dict(layer4.named_children())))
     else:
-        model.feature_info[-1]["reduction"] //= 2
+        last: Any = model.feature_info[-1]
+        last["reduction"] //= 2
     return model
 
 
-def _with_head(backbone: nn.Module, global_pool: str, head: dict[str, Any]) -> nn.Module:
+def _with_head(backbone: Any, global_pool: str, head: dict[str, Any]) -> nn.Module:
     model = swap_pooling(backbone, channels=backbone.num_features, **head)
     if global_pool != "gcp":
         model.reset_classifier(model.num_classes, global_pool)
@@ -135,55 +138,64 @@ def _mobilenet_gcp(variant: str, pretrained: bool, **kwargs: Any) -> Any:
     return _create(_build_mobilenet, variant, pretrained, **model_args)
 
 
-@register_model
+def _register(entrypoint: Callable[..., Any]) -> Callable[..., Any]:
+    """Register with timm, which warns of a name that it knows: not of our own when this module is reloaded."""
+    name = entrypoint.__name__
+    with warnings.catch_warnings():
+        if is_model(name) and model_entrypoint(name).__module__ == __name__:
+            warnings.simplefilter("ignore")
+        return register_model(entrypoint)
+
+
+@_register
 def resnet18_gcp(pretrained: bool = False, **kwargs: Any) -> ResNet:
     """ResNet-18 with global covariance pooling, D = 256."""
     return _resnet_gcp("resnet18_gcp", pretrained, BasicBlock, (2, 2, 2, 2), **kwargs)
 
 
-@register_model
+@_register
 def resnet34_gcp(pretrained: bool = False, **kwargs: Any) -> ResNet:
     """ResNet-34 with global covariance pooling, D = 256."""
     return _resnet_gcp("resnet34_gcp", pretrained, BasicBlock, (3, 4, 6, 3), **kwargs)
 
 
-@register_model
+@_register
 def resnet50_gcp(pretrained: bool = False, **kwargs: Any) -> ResNet:
     """ResNet-50 with global covariance pooling, D = 256."""
     return _resnet_gcp("resnet50_gcp", pretrained, Bottleneck, (3, 4, 6, 3), **kwargs)
 
 
-@register_model
+@_register
 def resnet50_gcp_d128(pretrained: bool = False, **kwargs: Any) -> ResNet:
     """ResNet-50 with global covariance pooling, D = 128 (Table 5)."""
     return _resnet_gcp("resnet50_gcp_d128", pretrained, Bottleneck, (3, 4, 6, 3), **{"reduce_dim": 128, **kwargs})
 
 
-@register_model
+@_register
 def resnet101_gcp(pretrained: bool = False, **kwargs: Any) -> ResNet:
     """ResNet-101 with global covariance pooling, D = 256."""
     return _resnet_gcp("resnet101_gcp", pretrained, Bottleneck, (3, 4, 23, 3), **kwargs)
 
 
-@register_model
+@_register
 def mobilenetv2_100_gcp(pretrained: bool = False, **kwargs: Any) -> EfficientNet:
     """MobileNetV2 ×1.0 with global covariance pooling, D = 256."""
     return _mobilenet_gcp("mobilenetv2_100_gcp", pretrained, **kwargs)
 
 
-@register_model
+@_register
 def mobilenetv2_100_gcp_d128(pretrained: bool = False, **kwargs: Any) -> EfficientNet:
     """MobileNetV2 ×1.0 with global covariance pooling, D = 128 (Table 5)."""
     return _mobilenet_gcp("mobilenetv2_100_gcp_d128", pretrained, **{"reduce_dim": 128, **kwargs})
 
 
-@register_model
+@_register
 def shufflenet_v2_x1_0_gcp(pretrained: bool = False, **kwargs: Any) -> ShuffleNetV2:
     """ShuffleNetV2 ×1.0 with global covariance pooling, D = 256."""
     return _shufflenet_gcp("shufflenet_v2_x1_0_gcp", pretrained, **kwargs)
 
 
-@register_model
+@_register
 def shufflenet_v2_x1_0(pretrained: bool = False, **kwargs: Any) -> ShuffleNetV2:
     """ShuffleNetV2 ×1.0 with global average pooling."""
     return _build(ShuffleNetV2, "shufflenet_v2_x1_0", pretrained, **kwargs)

@@ -108,8 +108,8 @@ def product_gradient(grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> Tensor
 
 def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> tuple[Tensor, Tensor]:
     """Vector-Jacobian product of `product_gradient` with respect to `grad` and `x`."""
-    _, vjp = torch.func.vjp(lambda g, y: product_gradient(g, y, n_iter, gram), grad, x)
-    return vjp(cotangent)
+    pulled_back: Any = torch.func.vjp(lambda g, y: product_gradient(g, y, n_iter, gram), grad, x)[1]
+    return pulled_back(cotangent)
 
 
 def product_value(x: Tensor, n_iter: int, gram: bool) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 
 def _conv_bn(in_chs: int, out_chs: int, kernel: int, act: Callable[..., nn.Module] | None, **conv: Any) -> list:
-    factory = {"device": conv.get("device"), "dtype": conv.get("dtype")}
+    factory: dict[str, Any] = {"device": conv.get("device"), "dtype": conv.get("dtype")}
     padding = conv.get("dilation", 1) * (kernel - 1) // 2
     layers = [
         nn.Conv2d(in_chs, out_chs, kernel, padding=padding, bias=False, **conv),
@@ -101,11 +101,12 @@ class ShuffleNetV2(nn.Module):
         self.grad_checkpointing = False
 
         self.conv1 = nn.Sequential(*_conv_bn(in_chans, channels[0], 3, act_layer, stride=2, **factory))
-        self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-        self.feature_info = [
+        self.maxpool: nn.Module = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+        info: list[dict[str, Any]] = [
             {"num_chs": channels[0], "reduction": 2, "module": "conv1"},
             {"num_chs": channels[0], "reduction": 4, "module": "maxpool"},
         ]
+        stages = []
         in_chs, reduction, dilation = channels[0], 4, 1
         for stage, (count, out_chs) in enumerate(zip(repeats, channels[1:4], strict=True), start=2):
             first_dilation, stride = dilation, 2
@@ -114,11 +115,13 @@ class ShuffleNetV2(nn.Module):
             reduction *= stride
             units = [ShuffleUnit(in_chs, out_chs, stride, first_dilation, True, act_layer, **factory)]
             units += [ShuffleUnit(out_chs, out_chs, 1, dilation, False, act_layer, **factory) for _ in range(count - 1)]
-            self.add_module(f"stage{stage}", nn.Sequential(*units))
-            self.feature_info.append({"num_chs": out_chs, "reduction": reduction, "module": f"stage{stage}"})
+            stages.append(nn.Sequential(*units))
+            info.append({"num_chs": out_chs, "reduction": reduction, "module": f"stage{stage}"})
             in_chs = out_chs
+        self.stage2, self.stage3, self.stage4 = stages
+        self.feature_info = info
         self.conv5 = nn.Sequential(*_conv_bn(in_chs, channels[4], 1, act_layer, **factory))
-        self.num_features = channels[4]
+        self.num_features: int = channels[4]
         self.global_pool, self.fc = create_classifier(self.num_features, num_classes, pool_type=global_pool, **factory)
         self.head_hidden_size = self.num_features * self.global_pool.feat_mult()
 
