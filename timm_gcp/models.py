@@ -1,4 +1,4 @@
-"""The registered models: the paper's six backbones with global covariance pooling, ShuffleNetV2 with average pooling.
+"""The registered models: six backbones with global covariance pooling, and ShuffleNetV2 with average pooling.
 
 Importing this module registers them with timm. Model keywords beyond timm's own:
 
