@@ -1,15 +1,18 @@
 """Eigendecomposition of a batch of symmetric matrices, made fit for the pooling: NaN-safe, and parallel on a CPU.
 
-`torch.linalg.eigh` decomposes the matrices of a batch one after another, and LAPACK's threads gain nothing at the sizes
-met here. On a CPU the batch is therefore split over as many worker threads as torch has, each of which uses one thread.
-The decomposition of a matrix does not depend on the split.
+`torch.linalg.eigh` decomposes the matrices of a batch one after another, and LAPACK's own threads lose more than they
+gain at the sizes met here. On a CPU the batch is therefore split over as many threads as torch has, and each decomposition
+uses one. The decomposition of a matrix does not depend on the split.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from contextlib import contextmanager
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -18,13 +21,24 @@ from torch import Tensor
 PARALLEL_MIN_ROWS = 256
 
 
+_one_thread_lock = threading.Lock()
+
+
 @lru_cache(maxsize=1)
 def _workers(threads: int) -> ThreadPoolExecutor:
-    """Pool whose threads run torch on one thread each; the caller's own setting is left as it was."""
-    pool = ThreadPoolExecutor(threads, "timm_gcp_eigh", initializer=partial(torch.set_num_threads, 1))
-    list(pool.map(lambda _: None, range(threads)))
-    torch.set_num_threads(threads)
-    return pool
+    return ThreadPoolExecutor(threads, "timm_gcp_eigh")
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """One thread per operation meanwhile: LAPACK reads a setting of the whole process."""
+    with _one_thread_lock:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has no worker threads: it makes its own
@@ -54,7 +68,10 @@ def batched_eigh(a: Tensor) -> tuple[Tensor, Tensor]:
     a = torch.where(finite, a, torch.zeros_like(a))
     threads = torch.get_num_threads()
     if _can_split(a, threads):
-        parts = list(_workers(threads).map(_eigh_detached, a.chunk(threads)))
+        first, *others = a.chunk(threads)
+        with _one_thread_each():
+            pending = [_workers(threads).submit(_eigh_detached, part) for part in others]
+            parts = [_eigh_detached(first), *(future.result() for future in pending)]
         lam, u = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     else:
         lam, u = torch.linalg.eigh(a)
