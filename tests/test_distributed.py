@@ -1,0 +1,99 @@
+"""Data-parallel training over two gloo processes on the loopback interface, and the conversion to SyncBatchNorm."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import timm_gcp  # noqa: F401  (registers the models, here and in the processes that import this file)
+
+NAMES = ["resnet18_gcp", "shufflenet_v2_x1_0_gcp"]
+WORLD = 2
+STEPS = 3
+
+
+def build(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return timm.create_model(name, num_classes=3, reduce_dim=4).double()
+
+
+def batch(step: int) -> torch.Tensor:
+    return torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+
+
+def frozen_statistics(model: nn.Module) -> nn.Module:
+    """Batch normalisation by running statistics: the one part of a model that sees the whole local batch."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    return model
+
+
+def train(model: nn.Module, part: slice) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)  # without batch statistics gradients are large
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(batch(step)[part]).square().mean().backward()
+        optimizer.step()
+
+
+def worker(rank: int, name: str, port: int, path: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
+    try:
+        model = DistributedDataParallel(frozen_statistics(build(name)))
+        size = 4 // WORLD
+        train(model, slice(rank * size, (rank + 1) * size))
+        torch.save(model.module.state_dict(), Path(path) / f"{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.skipif(not dist.is_gloo_available(), reason="this PyTorch has no gloo")
+@pytest.mark.parametrize("name", NAMES)
+def test_two_processes_equal_one(name, tmp_path):
+    """Each process takes half of every batch; after three steps both hold what one process gets from whole batches.
+
+    DistributedDataParallel also raises if a parameter takes no part in the loss, so that none is idle.
+    """
+    mp.spawn(worker, (name, free_port(), str(tmp_path)), nprocs=WORLD)
+    whole = frozen_statistics(build(name))
+    start = {key: tensor.clone() for key, tensor in whole.state_dict().items()}
+    train(whole, slice(None))
+    for rank in range(WORLD):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        for key, tensor in whole.state_dict().items():
+            torch.testing.assert_close(
+                found[key], tensor, rtol=1e-9, atol=1e-11, msg=lambda text, key=key: f"{key}: {text}"
+            )
+    assert not torch.equal(start["fc.weight"], whole.state_dict()["fc.weight"])
+
+
+@pytest.mark.parametrize("name", [*NAMES, "mobilenetv2_100_gcp"])
+def test_sync_batch_norm(name):
+    """Every batch normalisation is converted, those of the reduction too, under the same names with the same values."""
+    model = build(name)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    expected = model.eval()(batch(0))
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    assert type(converted) is type(model)
+    assert isinstance(converted.global_pool.reduction[0].bn, nn.SyncBatchNorm)
+    assert not [m for m in converted.modules() if isinstance(m, nn.BatchNorm2d)]
+    after = converted.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[key], before[key]) for key in before)
+    torch.testing.assert_close(converted(batch(0)), expected, rtol=0, atol=1e-12)
