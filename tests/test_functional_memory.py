@@ -81,7 +81,7 @@ def test_results_grow_linearly_with_the_map(form, side):
 @pytest.mark.parametrize(("form", "side"), WAYS)
 @pytest.mark.parametrize(("dim", "positions"), [(32, 100), (100, 32)])
 def test_saved_for_backward(form, side, dim, positions):
-    """The input and a number of matrices of the smaller side; of the larger side, none."""
+    """The input, features of its size, and a number of matrices of the smaller side; of the larger side, none."""
     smaller = min(dim, positions)
     saved: list[tuple[int, ...]] = []
 
@@ -97,4 +97,4 @@ def test_saved_for_backward(form, side, dim, positions):
     assert all(shape[-2:] != (larger, larger) for shape in saved)
     if form == "spectral":
         count = sum(torch.Size(shape).numel() for shape in saved)
-        assert count <= 2 * (dim * positions + smaller**2 + smaller) + dim * (dim + 1) // 2 + 16
+        assert count <= 2 * (2 * dim * positions + smaller**2 + smaller) + 16

@@ -1,8 +1,8 @@
 """Eigendecomposition of a batch of symmetric matrices, made fit for the pooling: NaN-safe, and parallel on a CPU.
 
 `torch.linalg.eigh` decomposes the matrices of a batch one after another, and LAPACK's own threads lose more than they
-gain at the sizes met here. On a CPU the batch is therefore split over as many threads as torch has, and each decomposition
-uses one. The decomposition of a matrix does not depend on the split.
+gain at the sizes met here. On a CPU the batch is therefore split over as many threads as torch has, and each
+decomposition uses one thread. The decomposition of a matrix does not depend on the split.
 """
 
 from __future__ import annotations
@@ -62,12 +62,15 @@ def _eigh_detached(a: Tensor) -> tuple[Tensor, Tensor]:
 def batched_eigh(a: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues `(B, n)`, not below zero, and eigenvectors `(B, n, n)` of positive semi-definite `(B, n, n)`.
 
-    A matrix with NaN or Inf, for which LAPACK refuses the whole batch, gets NaN eigenvalues. Not differentiable.
+    A matrix with NaN or Inf, for which LAPACK refuses the whole batch, gets NaN eigenvalues; products X Xᵀ, which come
+    here, then have one on the diagonal, the only place that is looked at. Not differentiable.
     """
-    finite = torch.isfinite(a).all(-1).all(-1)[:, None, None]
-    a = torch.where(finite, a, torch.zeros_like(a))
+    finite = torch.isfinite(a.diagonal(dim1=-2, dim2=-1).sum(-1))[:, None]
     threads = torch.get_num_threads()
-    if _can_split(a, threads):
+    plain = _can_split(a, threads)
+    if not plain or not finite.all():
+        a = torch.where(finite.unsqueeze(-1), a, torch.zeros_like(a))
+    if plain:
         first, *others = a.chunk(threads)
         with _one_thread_each():
             pending = [_workers(threads).submit(_eigh_detached, part) for part in others]
@@ -75,4 +78,4 @@ def batched_eigh(a: Tensor) -> tuple[Tensor, Tensor]:
         lam, u = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     else:
         lam, u = torch.linalg.eigh(a)
-    return torch.where(finite[:, 0], lam.clamp_min(0), torch.full_like(lam, torch.nan)), u
+    return torch.where(finite, lam.clamp_min(0), torch.full_like(lam, torch.nan)), u

@@ -34,3 +34,16 @@ def unit_scale(xc: Tensor) -> tuple[Tensor, Tensor]:
     square = (scaled * scaled).sum(dim=(1, 2), keepdim=True)
     norm = torch.where(dead, torch.ones_like(square), square).sqrt()
     return scaled / norm, peak * norm
+
+
+def unit_features(x: Tensor) -> tuple[Tensor, Tensor]:
+    """`unit_scale(centre(x))` in fewer passes over memory, for code that autograd does not record."""
+    shifted = x - x[..., :1]
+    # The shift puts a zero beside the largest value: that value is at most √2 times the norm of the centred features.
+    peak = torch.maximum(shifted.amax(dim=(1, 2), keepdim=True), -shifted.amin(dim=(1, 2), keepdim=True))
+    dead = peak == 0
+    shifted.mul_(1 / torch.where(dead, torch.full_like(peak, float("inf")), peak))
+    shifted.sub_(shifted.mean(-1, keepdim=True))
+    square = (shifted * shifted).sum(dim=(1, 2), keepdim=True)
+    norm = torch.where(dead, torch.ones_like(square), square).sqrt()
+    return shifted.mul_(1 / norm), peak * norm

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .centring import centre, unit_scale
+from .centring import centre, unit_features, unit_scale
 from .newton_schulz import add_identity_, inverse_root, root
 from .upper_triangle import gather_triangle, product_triangle, twice_symmetric
 
@@ -60,8 +60,9 @@ def _tangent(direction: Tensor, a: Tensor, residuals: list[Tensor], gram: bool) 
     return w_dot, w
 
 
-def _unit(x: Tensor) -> tuple[Tensor, Tensor]:
-    unit, norm = unit_scale(centre(x))
+def _unit(x: Tensor, recorded: bool = False) -> tuple[Tensor, Tensor]:
+    """Features of unit norm, and ‖Xc‖/√N; `recorded` where autograd or a graph capture follows."""
+    unit, norm = unit_scale(centre(x)) if recorded else unit_features(x)
     return unit, norm * x.shape[-1] ** -0.5
 
 
@@ -71,7 +72,7 @@ def _small_side(unit: Tensor, gram: bool) -> Tensor:
 
 def compose(x: Tensor, n_iter: int, gram: bool) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)` with autograd's own backward: the form for export and for TorchScript."""
-    unit, factor = _unit(x)
+    unit, factor = _unit(x, recorded=True)
     side = _small_side(unit, gram)
     value = torch.bmm(torch.bmm(unit, inverse_root(side, n_iter)), unit.mT) if gram else root(side, n_iter)
     return gather_triangle(value) * factor.flatten(1)
@@ -83,7 +84,7 @@ def _gradient(grad: Tensor, unit: Tensor, side: Tensor, residuals: list[Tensor],
     if gram:
         p = torch.bmm(unit.mT, sym).mT  # S X, in the layout that is the faster product
         inner = torch.bmm(unit.mT, p)
-        d_side, last = _tangent(0.5 * (inner + inner.mT), side, residuals, gram)
+        d_side, last = _tangent(inner, side, residuals, gram)
         direct = torch.bmm(p, last)
         value = (direct * unit).sum((-2, -1))
         total = torch.baddbmm(direct, unit, d_side)
@@ -100,7 +101,7 @@ def _gradient(grad: Tensor, unit: Tensor, side: Tensor, residuals: list[Tensor],
 
 def product_gradient(grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> Tensor:
     """Gradient `(B, D, N)` computed from the variables alone by differentiable products."""
-    unit, _ = _unit(x)
+    unit, _ = _unit(x, recorded=True)
     side = _small_side(unit, gram)
     residuals, _ = _recursion(side, n_iter, gram)
     return _gradient(grad, unit, side, residuals, gram)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .batched_eigh import batched_eigh
-from .centring import centre, unit_scale
+from .centring import centre, unit_features
 from .scalar_functions import NewtonSchulz, ScalarFunction
 from .upper_triangle import product_triangle, twice_symmetric
 
@@ -28,10 +28,9 @@ def features_and_scale(x: Tensor, degree: float | None) -> tuple[Tensor, Tensor 
     For a homogeneous f of degree p: X has unit norm and κ = (‖Xc‖²/N)ᵖ. Otherwise X Xᵀ is the covariance and κ = 1.
     """
     positions = x.shape[-1]
-    xc = centre(x)
     if degree is None:
-        return xc * positions**-0.5, 1.0, positions**-0.5
-    unit, norm = unit_scale(xc)
+        return centre(x) * positions**-0.5, 1.0, positions**-0.5
+    unit, norm = unit_features(x)
     if degree == 0.5:
         return unit, norm * positions**-0.5, positions**-0.5
     factor = (norm * positions**-0.5).pow(2 * degree)
@@ -42,31 +41,32 @@ def features_and_scale(x: Tensor, degree: float | None) -> tuple[Tensor, Tensor 
 class SpectralPool(torch.autograd.Function):
     """`(B, D, N)` -> `(B, D(D+1)/2)` for a scalar function, by the spectral form.
 
-    Saved for backward: the input, the eigenvectors and eigenvalues of the smaller side; n² + n numbers beside the
-    input, whatever the number of iterations. Products, with n = min(D, N): forward one eigendecomposition and, on the
-    N×N side, XᵀX, X U (D·N² each) and V diag(h) Vᵀ (D²·N); backward X U again (cheaper than keeping V), S V (D²·N),
-    Vᵀ(S V), V(·) and (·)Uᵀ (D·N² each). Neither the value nor the gradient can do with less than one D²·N product,
-    since the output and the incoming gradient are full D×D matrices.
+    Saved for backward: the input, the eigenvectors and eigenvalues of the smaller side, and on the N×N side V: at most
+    D·N + n² + n numbers beside the input, whatever the number of iterations. Products on the N×N side: forward one
+    eigendecomposition, XᵀX, X U (D·N² each) and V diag(h) Vᵀ (D²·N); backward S V (D²·N), Vᵀ(S V), V(·) and (·)Uᵀ
+    (D·N² each). On the D×D side: X Xᵀ (D²·N) and U diag(f) Uᵀ; UᵀS, (·)U, U(·), (·)Uᵀ (D³ each) and (·)X (D²·N).
+    No product is made twice; value and gradient each need at least one D²·N product, since the output and the incoming
+    gradient are full D×D matrices.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, fn: ScalarFunction, gram: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Value, and the eigenvalues and eigenvectors that backward needs."""
+    def forward(x: Tensor, fn: ScalarFunction, gram: bool) -> tuple[Tensor, ...]:
+        """Value, and what backward needs: eigenvalues, eigenvectors and, on the N×N side, V."""
         unit, factor, _ = features_and_scale(x, fn.degree)
         lam, u = batched_eigh(torch.bmm(unit.mT, unit) if gram else torch.bmm(unit, unit.mT))
         weight = fn.quotient(lam) if gram else fn.quotient(lam) * lam
         v = torch.bmm(unit, u) if gram else u
-        return product_triangle(v * (weight.unsqueeze(-2) * factor), v), lam, u
+        value = product_triangle(v * (weight.unsqueeze(-2) * factor), v)
+        return (value, lam, u, v) if gram else (value, lam, u)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keep the input and the decomposition."""
         x, ctx.fn, ctx.gram = inputs
-        _, lam, u = output
-        ctx.mark_non_differentiable(lam, u)
-        ctx.save_for_backward(x, lam, u)
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(x, *output[1:])
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -74,28 +74,35 @@ class SpectralPool(torch.autograd.Function):
         """Gradient of the input."""
         if grad is None:
             return None, None, None
-        x, lam, u = ctx.saved_tensors
-        return SpectralPoolGradient.apply(grad, x, lam, u, ctx.fn, ctx.gram), None, None
+        return SpectralPoolGradient.apply(grad, *ctx.saved_tensors, ctx.fn, ctx.gram), None, None
 
 
-def spectral_gradient(grad: Tensor, x: Tensor, lam: Tensor, u: Tensor, fn: ScalarFunction, gram: bool) -> Tensor:
-    """Gradient `(B, D, N)` of the spectral form, from the incoming gradient `(B, D(D+1)/2)` and its saved tensors."""
-    unit, _, factor = features_and_scale(x, fn.degree)
+def _gram_gradient(grad: Tensor, x: Tensor, lam: Tensor, u: Tensor, v: Tensor, fn: ScalarFunction) -> Tensor:
+    """Gradient `(B, D, N)` on the N×N side, from the incoming gradient `(B, D(D+1)/2)`."""
     sym = twice_symmetric(grad, x.shape[1])
     h, h_div = fn.quotient(lam), fn.quotient_divided(lam)
-    if gram:
-        v = torch.bmm(unit, u)
-        q = torch.bmm(v.mT, sym).mT  # S V, in the layout that is the faster product
-        inner = torch.bmm(v.mT, q)
-        total = torch.baddbmm(q * h.unsqueeze(-2), v, h_div * inner)
-        if fn.degree is not None:  # the derivative through the scale, by Euler's theorem for homogeneous functions
-            value = (h * inner.diagonal(dim1=-2, dim2=-1)).sum(-1)
-            slope = fn.degree * value - (total * v).sum((-2, -1))
-            total = total + slope[:, None, None] * v
-        return torch.bmm(total * factor, u.mT)
+    q = torch.bmm(v.mT, sym).mT  # S V, in the layout that is the faster product
+    inner = torch.bmm(v.mT, q)
+    total = torch.baddbmm(q * h.unsqueeze(-2), v, h_div * inner)
+    if fn.degree is not None:  # the derivative through the scale, by Euler's theorem for homogeneous functions
+        value = (h * inner.diagonal(dim1=-2, dim2=-1)).sum(-1)
+        slope = fn.degree * value - (total * v).sum((-2, -1))
+        total = total + slope[:, None, None] * v
+    return torch.bmm(total, u.mT) * _gradient_scale(x, fn.degree)
+
+
+def _gradient_scale(x: Tensor, degree: float | None) -> Tensor | float:
+    """κ/‖Xc‖; for the square root and for functions without a degree it does not depend on the features."""
+    return x.shape[-1] ** -0.5 if degree in (None, 0.5) else features_and_scale(x, degree)[2]
+
+
+def _covariance_gradient(grad: Tensor, x: Tensor, lam: Tensor, u: Tensor, fn: ScalarFunction) -> Tensor:
+    """Gradient `(B, D, N)` on the D×D side, from the incoming gradient `(B, D(D+1)/2)`."""
+    unit, _, factor = features_and_scale(x, fn.degree)
+    sym = twice_symmetric(grad, x.shape[1])
+    h = fn.quotient(lam)
     inner = torch.bmm(torch.bmm(u.mT, sym), u)
-    f_div = fn.divided(lam, h, h_div)
-    weighted = f_div * inner
+    weighted = fn.divided(lam, h, fn.quotient_divided(lam)) * inner
     if fn.degree is not None:
         diagonal = weighted.diagonal(dim1=-2, dim2=-1)
         value = (h * lam * inner.diagonal(dim1=-2, dim2=-1)).sum(-1)
@@ -106,7 +113,7 @@ def spectral_gradient(grad: Tensor, x: Tensor, lam: Tensor, u: Tensor, fn: Scala
 
 
 class SpectralPoolGradient(torch.autograd.Function):
-    """`spectral_gradient` as a node of its own, so that second derivatives are right or refused, never wrong.
+    """The first derivative as a node of its own, so that second derivatives are right or refused, never wrong.
 
     Its saved eigenvectors are results, not variables; differentiating the formula through them as constants would be
     silently wrong. For Newton–Schulz the second derivative is taken of the product form, which computes the same
@@ -116,14 +123,16 @@ class SpectralPoolGradient(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(grad: Tensor, x: Tensor, lam: Tensor, u: Tensor, fn: ScalarFunction, gram: bool) -> Tensor:
+    def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
         """First derivative."""
-        return spectral_gradient(grad, x, lam, u, fn, gram)
+        *saved, fn, gram = rest
+        return _gram_gradient(grad, x, *saved, fn) if gram else _covariance_gradient(grad, x, *saved, fn)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep the variables, not the decomposition."""
-        grad, x, _, _, ctx.fn, ctx.gram = inputs
+        grad, x, *_, ctx.fn, ctx.gram = inputs
+        ctx.n_inputs = len(inputs)
         ctx.save_for_backward(grad, x)
 
     @staticmethod
@@ -138,4 +147,4 @@ class SpectralPoolGradient(torch.autograd.Function):
             )
         grad, x = ctx.saved_tensors
         d_grad, d_x = product_gradient_vjp(cotangent, grad, x, ctx.fn.n_iter, ctx.gram)
-        return d_grad, d_x, None, None, None, None
+        return (d_grad, d_x) + (None,) * (ctx.n_inputs - 2)
