@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from timm_gcp.schedulers import ClosedFormScheduler, create
-from timm_gcp.schedules import TABLE_4, Polynomial
+from timm_gcp.schedules import TABLE_3, Polynomial
 
 AUTHORS = json.loads((Path(__file__).parent / "data" / "lr.json").read_text())
-EVERY = [*TABLE_4, "gcp_resnet_adju:stretch", "gcp_poly:power=3,start=0,end=9,stretch=9"]
+EVERY = [*TABLE_3, "gcp_resnet_adju:stretch", "gcp_poly:power=3,start=0,end=9,stretch=9"]
 
 
 def make_optimizer(lr: float = 0.1, scales: tuple[float, ...] = ()) -> torch.optim.Optimizer:
@@ -45,7 +45,7 @@ def train(optimizer, sched, epochs, updates=4, start=0, on_updates=False, **sett
 
 @pytest.mark.parametrize("authors_name", AUTHORS)
 def test_a_run_sees_the_authors_rates_from_the_first_epoch_on(authors_name):
-    row = TABLE_4["gcp_" + authors_name.removesuffix("_paper")]
+    row = TABLE_3["gcp_" + authors_name.removesuffix("_paper")]
     optimizer = make_optimizer(row.base_lr)
     name = "gcp_" + authors_name.removesuffix("_paper")
     seen = [rate for (rate,) in train(optimizer, name, row.epochs, updates=1)]
@@ -54,7 +54,7 @@ def test_a_run_sees_the_authors_rates_from_the_first_epoch_on(authors_name):
 
 @pytest.mark.parametrize("name", ["norm", "fast", "adju"])
 def test_shufflenet_falls_with_every_update(name):
-    epochs, updates = TABLE_4[f"gcp_shufflenetv2_{name}"].epochs, 3
+    epochs, updates = TABLE_3[f"gcp_shufflenetv2_{name}"].epochs, 3
     seen = train(make_optimizer(0.5), f"gcp_shufflenetv2_{name}", epochs, updates, on_updates=True)
     total = epochs * updates
     assert [rate for (rate,) in seen] == [0.5 * (1 - step / total) for step in range(total)]
@@ -69,7 +69,7 @@ def test_the_number_of_epochs_moves_nothing_unless_stretched(sched):
 
 
 def test_stretch_runs_the_whole_curve_in_the_given_epochs():
-    row = TABLE_4["gcp_resnet_adju"]
+    row = TABLE_3["gcp_resnet_adju"]
     seen = [rate for (rate,) in train(make_optimizer(), "gcp_resnet_adju:stretch", 15, updates=1)]
     assert seen == pytest.approx([row.lr(epoch * 50 / 15) for epoch in range(15)], rel=1e-14)
     assert train(make_optimizer(), "gcp_resnet_adju:stretch", 50) == train(make_optimizer(), "gcp_resnet_adju", 50)
@@ -111,7 +111,7 @@ def test_rates_inside_an_epoch_depend_on_the_update_alone():
     scheduler, _ = create(optimizer, "gcp_resnet_adju", 50, step_on_epochs=False, updates_per_epoch=10)
     for update in (499, 3, 120, 57):
         scheduler.step_update(update)
-        assert group_rates(optimizer) == [TABLE_4["gcp_resnet_adju"].lr(update, 10)]
+        assert group_rates(optimizer) == [TABLE_3["gcp_resnet_adju"].lr(update, 10)]
 
 
 def test_epoch_and_update_stepping_meet_at_epoch_boundaries():
@@ -133,7 +133,7 @@ def test_the_base_rate_scales_the_curve():
 
 
 def test_warm_up_covers_the_beginning_or_precedes_it():
-    row = TABLE_4["gcp_resnet_adju"]
+    row = TABLE_3["gcp_resnet_adju"]
     ramp = [1e-3 + t * (0.1 - 1e-3) / 4 for t in range(4)]
     within = [r for (r,) in train(make_optimizer(), "gcp_resnet_adju", 10, 1, warmup_epochs=4, warmup_lr=1e-3)]
     assert within == [*ramp, *(row.lr(epoch) for epoch in range(4, 10))]

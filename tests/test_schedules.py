@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from timm_gcp.schedule_spec import GENERAL_FORMS, is_ours, parse, schedule_names
-from timm_gcp.schedules import TABLE_4, Exponential, LinearPerUpdate, Polynomial, StagedLinear, Steps
+from timm_gcp.schedules import TABLE_3, Exponential, LinearPerUpdate, Polynomial, StagedLinear, Steps
 
 AUTHORS = json.loads((Path(__file__).parent / "data" / "lr.json").read_text())
 
@@ -22,7 +22,7 @@ def row_name(authors_name: str) -> str:
 
 @pytest.mark.parametrize("authors_name", AUTHORS)
 def test_rates_are_the_authors(authors_name):
-    row = TABLE_4[row_name(authors_name)]
+    row = TABLE_3[row_name(authors_name)]
     expected = AUTHORS[authors_name]
     assert len(expected) == row.epochs
     assert [row.lr(epoch) for epoch in range(row.epochs)] == pytest.approx(expected, rel=1e-12, abs=0)
@@ -31,42 +31,42 @@ def test_rates_are_the_authors(authors_name):
 @pytest.mark.parametrize("authors_name", AUTHORS)
 @pytest.mark.parametrize("per_epoch", [1, 3, 5005])
 def test_updates_agree_with_epochs_at_every_boundary_bit_for_bit(authors_name, per_epoch):
-    row = TABLE_4[row_name(authors_name)]
+    row = TABLE_3[row_name(authors_name)]
     for epoch in range(row.epochs):
         assert row.lr(epoch * per_epoch, per_epoch) == row.lr(epoch)
 
 
 @pytest.mark.parametrize(("name", "epochs"), [("norm", 240), ("fast", 60), ("adju", 100)])
 def test_shufflenet_is_linear_in_the_update(name, epochs):
-    row, per_epoch = TABLE_4[f"gcp_shufflenetv2_{name}"], 7
+    row, per_epoch = TABLE_3[f"gcp_shufflenetv2_{name}"], 7
     total = epochs * per_epoch
     assert (row.epochs, row.per_update) == (epochs, True)
     for step in range(total):
         assert row.lr(step, per_epoch) == 0.5 * (1 - step / total)
 
 
-def test_table_4_has_nine_rows_and_the_released_variant():
-    assert len(TABLE_4) == 9 + 1
-    assert {row.batch_size for row in TABLE_4.values()} == {256, 96, 192, 1024}
+def test_table_3_has_nine_rows_and_the_released_variant():
+    assert len(TABLE_3) == 9 + 1
+    assert {row.batch_size for row in TABLE_3.values()} == {256, 96, 192, 1024}
 
 
 def test_resnet_curves_start_above_the_base_rate():
-    assert TABLE_4["gcp_resnet_fast"].lr(0) == pytest.approx(0.1 * (53 / 52) ** 11, rel=1e-14)
-    assert TABLE_4["gcp_resnet_adju"].lr(0) == pytest.approx(0.1 * (50 / 49) ** 2, rel=1e-14)
-    assert TABLE_4["gcp_resnet_fast"].lr(1) == TABLE_4["gcp_resnet_adju"].lr(1) == 0.1
+    assert TABLE_3["gcp_resnet_fast"].lr(0) == pytest.approx(0.1 * (53 / 52) ** 11, rel=1e-14)
+    assert TABLE_3["gcp_resnet_adju"].lr(0) == pytest.approx(0.1 * (50 / 49) ** 2, rel=1e-14)
+    assert TABLE_3["gcp_resnet_fast"].lr(1) == TABLE_3["gcp_resnet_adju"].lr(1) == 0.1
 
 
 def test_paper_and_script_differ_for_mobilenet():
-    paper, script = TABLE_4["gcp_mobilenetv2_adju"], TABLE_4["gcp_mobilenetv2_adju_released"]
+    paper, script = TABLE_3["gcp_mobilenetv2_adju"], TABLE_3["gcp_mobilenetv2_adju_released"]
     assert paper.lr(49) == pytest.approx(6e-2 - 5.9e-2 / 50 * 49, rel=1e-12)
     assert paper.lr(50) > 4 * paper.lr(49)
     assert all(script.lr(e + 1) < script.lr(e) for e in range(150))
     assert paper.lr(149) == script.lr(149)
 
 
-@pytest.mark.parametrize("name", TABLE_4)
+@pytest.mark.parametrize("name", TABLE_3)
 def test_past_the_end_nothing_rises_or_turns_negative_or_complex(name):
-    row = TABLE_4[name]
+    row = TABLE_3[name]
     rates = [row.lr(row.epochs + t / 4) for t in range(1200)]
     assert all(isinstance(rate, float) and rate >= 0 and math.isfinite(rate) for rate in rates)
     assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
@@ -122,13 +122,13 @@ def test_specs_build_the_rows_by_their_general_forms():
         "gcp_staged:starts=0/50/100,initial=6e-2/1e-2/1e-3,final=1e-3/1e-4/1e-5,end=150": "gcp_mobilenetv2_adju",
     }
     for text, name in equal.items():
-        assert parse(text).shape == TABLE_4[name].shape
-        assert parse(text).per_update == TABLE_4[name].per_update == (name == "gcp_shufflenetv2_fast")
+        assert parse(text).shape == TABLE_3[name].shape
+        assert parse(text).per_update == TABLE_3[name].per_update == (name == "gcp_shufflenetv2_fast")
         assert parse(text).stretch_from is None
 
 
 def test_stretch_is_off_unless_written():
-    assert all(parse(name).stretch_from is None for name in TABLE_4)
+    assert all(parse(name).stretch_from is None for name in TABLE_3)
     assert parse("gcp_resnet_adju:stretch").stretch_from == 50
     assert parse("gcp_poly:stretch=40").stretch_from == 40
 
@@ -153,6 +153,6 @@ def test_bad_specs_say_what_is_known(text, message):
 
 
 def test_names():
-    assert schedule_names() == [*TABLE_4, *GENERAL_FORMS]
+    assert schedule_names() == [*TABLE_3, *GENERAL_FORMS]
     assert all(is_ours(name) for name in schedule_names())
     assert not is_ours("cosine") and not is_ours(None)

@@ -119,6 +119,16 @@ def check_normalization(normalization: str, n_iter: int, exponent: float, eps: f
         raise ValueError(f"eps is {eps!r}; give a positive number")
 
 
+def check_iteration_dtype(name: str | None, normalization: str) -> torch.dtype | None:
+    """The torch type of `iteration_dtype`; ValueError unless it is None, or `'bfloat16'` for Newton–Schulz."""
+    if name is None:
+        return None
+    check_choice("iteration_dtype", name, ("bfloat16",))
+    if normalization != "newton_schulz":
+        raise ValueError(f"iteration_dtype is for normalization 'newton_schulz'; {normalization!r} has no iteration")
+    return torch.bfloat16
+
+
 def _signed_sqrt_l2(v: Tensor) -> Tensor:
     live = v != 0
     root_abs = torch.where(live, v, torch.ones_like(v)).abs().sqrt()
@@ -145,15 +155,17 @@ def _refuse_onnx(normalization: str) -> None:
         )
 
 
-def _newton_schulz_pool(x: Tensor, n_iter: int, form: str, side: str) -> Tensor:
+def _newton_schulz_pool(x: Tensor, n_iter: int, form: str, side: str, low: torch.dtype | None) -> Tensor:
     dim, positions = x.shape[1], x.shape[2]
     gram = use_gram(dim, positions, side)
+    if low is not None and form == "auto" and not torch.compiler.is_compiling():
+        form = "products"
     form = choose_form(x, positions if gram else dim, form)
     if form == "compose":
-        return compose(x, n_iter, gram)
+        return compose(x, n_iter, gram, low)
     if form == "products":
         keeps = torch.is_grad_enabled() and x.requires_grad
-        return ProductPool.apply(x, n_iter, gram)[0] if keeps else product_value(x, n_iter, gram)
+        return ProductPool.apply(x, n_iter, gram, low)[0] if keeps else product_value(x, n_iter, gram, low)
     return SpectralPool.apply(x, NewtonSchulz(n_iter), gram)[0]
 
 
@@ -166,6 +178,7 @@ def global_cov_pool(
     eps: float = 1e-3,
     form: str = "auto",
     side: str = "auto",
+    iteration_dtype: str | None = None,
 ) -> Tensor:
     """Global covariance pooling: covariance, normalisation, upper triangle.
 
@@ -179,6 +192,8 @@ def global_cov_pool(
         eps: Regulariser of `'log'`, in the units of the covariance.
         form: `'auto'`, or `'spectral'`, `'products'`, `'compose'` to force how Newton–Schulz is computed.
         side: `'auto'` (the smaller), or `'covariance'` (D×D), `'gram'` (N×N).
+        iteration_dtype: `'bfloat16'` rounds the factors of the products inside Newton–Schulz to it, for speed on GPUs;
+            None computes them in the working precision. docs/performance.md has the error.
 
     Returns:
         `(B, D(D+1)/2)` in row-major triangle order; float32 for half inputs under autocast, else of the type of `x`.
@@ -191,11 +206,12 @@ def global_cov_pool(
         RuntimeError: `'eigh'`, `'power'` or `'log'` in an ONNX export.
     """
     check_normalization(normalization, n_iter, exponent, eps)
+    low = check_iteration_dtype(iteration_dtype, normalization)
     out_dtype = result_dtype(x)
     with autocast_off(x.device):
         features = _features(x)
         if normalization == "newton_schulz":
-            value = _newton_schulz_pool(features, n_iter, form, side)
+            value = _newton_schulz_pool(features, n_iter, form, side, low)
         elif normalization == "none":
             xc = centre(features)
             value = gather_triangle(torch.bmm(xc, xc.mT) * (1.0 / xc.shape[-1]))

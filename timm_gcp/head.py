@@ -166,6 +166,7 @@ def swap_pooling(
     *,
     exponent: float = 0.5,
     eps: float = 1e-3,
+    iteration_dtype: str | None = None,
     channels: int | None = None,
 ) -> Any:
     """Replace the pooling head of a timm CNN by global covariance pooling, in place.
@@ -182,6 +183,7 @@ def swap_pooling(
         act_layer: Activation of the reduction.
         exponent: Exponent of `'power'`.
         eps: Regulariser of `'log'`.
+        iteration_dtype: See `timm_gcp.functional.global_cov_pool`.
         channels: Channels of the last feature map; None finds them by one forward pass.
 
     Returns:
@@ -202,6 +204,7 @@ def swap_pooling(
         "act_layer": act_layer,
         "exponent": exponent,
         "eps": eps,
+        "iteration_dtype": iteration_dtype,
     }
     pool = GlobalCovPool2d(channels, **options, **_device_dtype(model))  # type: ignore[arg-type]
     _clear_between(model, pool_path, classifier_path)

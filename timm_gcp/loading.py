@@ -87,30 +87,22 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_weights(path: str | Path, use_ema: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-    """State dict of a safetensors file or training checkpoint, and the settings of its run (empty if unknown).
+    """State dict of a weight file or training checkpoint, and the settings of its run (empty if unknown).
 
     Raises:
         FileNotFoundError: No such file.
         ValueError: Not such a file, or no averaged weights although they were asked for.
     """
-    from timm.models import clean_state_dict
+    from timm_gcp.convert import unwrap
+    from timm_gcp.safe_load import read_checkpoint
 
-    from timm_gcp.train_task import load_checkpoint
-
-    if Path(path).suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        if use_ema:
-            raise ValueError(f"{str(path)!r} is a safetensors file, which holds no averaged weights: drop --use-ema.")
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"no checkpoint at {str(path)!r}.")
-        return load_file(path), {}
-    checkpoint = load_checkpoint(path)
-    key = "state_dict_ema" if use_ema else "state_dict"
-    if key not in checkpoint:
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no checkpoint at {str(path)!r}.")
+    checkpoint = read_checkpoint(path)
+    if use_ema and "state_dict_ema" not in checkpoint:
         raise ValueError(f"{str(path)!r} holds no averaged weights (trained without --model-ema): drop --use-ema.")
     run = checkpoint.get("args")
-    return clean_state_dict(checkpoint[key]), vars(run) if isinstance(run, argparse.Namespace) else {}
+    return unwrap(checkpoint, use_ema), vars(run) if isinstance(run, argparse.Namespace) else {}
 
 
 def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
@@ -152,7 +144,7 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
             raise
         raise ValueError(f"{error}. `timm.list_models('*gcp*')` lists ours, `timm.list_models()` all.") from error
     if weights is not None:
-        _fill(model, weights, args.checkpoint)
+        _fill(model, name.split(".")[0], weights, args.checkpoint)
     settings["in_chans"] = in_chans or getattr(model, "in_chans", None) or model.pretrained_cfg["input_size"][0]
     if settings["img_size"] and settings["input_size"] and getattr(args, "img_size", None):
         settings["input_size"] = None  # an option outdoes the run's setting
@@ -175,7 +167,12 @@ def _for_channels(config: dict[str, Any], channels: Any) -> dict[str, Any]:
     return config
 
 
-def _fill(model: nn.Module, weights: dict[str, Any], path: str) -> None:
+def _fill(model: nn.Module, arch: str, weights: dict[str, Any], path: str) -> None:
+    from timm_gcp.convert import rename
+    from timm_gcp.pretrained import ARCHITECTURES
+
+    if arch in ARCHITECTURES:  # the authors' and torchvision's names, too
+        weights = rename(weights)
     own = model.state_dict()
     missing = [key for key in own if key not in weights]
     foreign = [key for key in weights if key not in own]

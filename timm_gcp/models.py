@@ -31,7 +31,7 @@ from .shufflenetv2 import ShuffleNetV2
 from .weight_source import weight_source
 
 LAST_STAGES = ("stride1", "stride2", "maxpool")
-_HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps")
+_HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps", "iteration_dtype")
 
 default_cfgs = _default_cfgs()
 

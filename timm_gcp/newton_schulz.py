@@ -26,28 +26,44 @@ def add_identity_(a: Tensor, value: float) -> Tensor:
     return a
 
 
-def _next_residual(r: Tensor) -> Tensor:
-    square = torch.bmm(r, r)
-    return torch.baddbmm(square, square, r, beta=0.75, alpha=0.25)
+def product(
+    a: Tensor,
+    b: Tensor,
+    dtype: torch.dtype | None = None,
+    add: Tensor | None = None,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+) -> Tensor:
+    """`beta·add + alpha·(a b)` for batches; with `dtype` the factors are rounded to it, sums keep the type of `a`."""
+    if dtype is not None:
+        value = torch.bmm(a.to(dtype), b.to(dtype)).to(a.dtype)
+        return value if add is None else torch.add(beta * add, value, alpha=alpha)
+    return torch.bmm(a, b) if add is None else torch.baddbmm(add, a, b, beta=beta, alpha=alpha)
 
 
-def root(a: Tensor, n_iter: int) -> Tensor:
-    """Y after `n_iter` steps from `a` `(B, n, n)` of unit trace: approximates a^½. 3·n_iter − 3 products (1 for 1)."""
+def next_residual(r: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """R²(3I + R)/4."""
+    square = product(r, r, dtype)
+    return product(square, r, dtype, square, beta=0.75, alpha=0.25)
+
+
+def root(a: Tensor, n_iter: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Y after `n_iter` steps from `a` `(B, n, n)` of unit trace: approximates a^½. 3·n_iter − 2 products."""
     residual = add_identity_(-a, 1.0)
-    y = torch.baddbmm(a, a, residual, alpha=0.5)
+    y = product(a, residual, dtype, a, alpha=0.5)
     for _ in range(n_iter - 1):
-        residual = _next_residual(residual)
-        y = torch.baddbmm(y, y, residual, alpha=0.5)
+        residual = next_residual(residual, dtype)
+        y = product(y, residual, dtype, y, alpha=0.5)
     return y
 
 
-def inverse_root(a: Tensor, n_iter: int) -> Tensor:
+def inverse_root(a: Tensor, n_iter: int, dtype: torch.dtype | None = None) -> Tensor:
     """Z after `n_iter` steps from `a` `(B, n, n)` of unit trace: approximates a^-½. 3·n_iter − 3 products."""
     residual = add_identity_(-a, 1.0)
     z = add_identity_(0.5 * residual, 1.0)
     for _ in range(n_iter - 1):
-        residual = _next_residual(residual)
-        z = torch.baddbmm(z, z, residual, alpha=0.5)
+        residual = next_residual(residual, dtype)
+        z = product(z, residual, dtype, z, alpha=0.5)
     return z
 
 
@@ -75,7 +91,7 @@ def scalar_inverse_root_divided(lam: Tensor, n_iter: int) -> Tensor:
     for _ in range(n_iter - 1):
         # next[rᵢ, rⱼ] = ¾(rᵢ + rⱼ) + ¼(rᵢ² + rᵢrⱼ + rⱼ²), as one product with an inner dimension of three
         slope = residual * (0.75 + 0.25 * residual)
-        left, right = torch.stack((slope, one, 0.25 * residual), -1), torch.stack((one, slope, residual), -2)
+        left, right = (torch.stack((slope, one, 0.25 * residual), -1), torch.stack((one, slope, residual), -2))
         r_div.mul_(left @ right)
         residual = residual.square() * (3 + residual) * 0.25
         factor = 1 + 0.5 * residual

@@ -1,4 +1,4 @@
-"""Convergence of finished runs from their summary.csv: top-1 per epoch (Fig. 1 and 5) and the table of Table 3.
+"""Convergence of finished runs from their summary.csv: top-1 per epoch (Fig. 1 and 5) and the table of Table 2.
 
 The matching epoch is the first one, counted from 1, whose top-1 reaches the baseline's final top-1.
 """
@@ -132,7 +132,7 @@ def _find(runs: Sequence[RunCurve], label: str | None) -> RunCurve | None:
 
 
 def format_table(rows: Sequence[Row], baseline: str | None = None) -> str:
-    """The table in Markdown, in the columns of Table 3."""
+    """The table in Markdown, in the columns of Table 2."""
     head = ["Run", "Epochs", "Matching epoch", "Top-1", "Top-5", "Best top-1"]
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Figure of the learning rates: the sweep of polynomial decays (Fig. 4, left) and the rows of Table 4."""
+"""Figure of the learning rates: the sweep of polynomial decays (Fig. 4, left) and the rows of Table 3."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from timm_gcp.figures import COLOURS, check_output, new_figure, plain, save
-from timm_gcp.schedules import TABLE_4, Polynomial
+from timm_gcp.schedules import TABLE_3, Polynomial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ def parse_pairs(pairs: Sequence[str]) -> list[Polynomial]:
 
 
 def draw_schedules(output: Path, pairs: Sequence[str]) -> Path:
-    """Draw four panels: Fig. 4 (left) for the given pairs, and Table 4 for ResNet, MobileNetV2 and ShuffleNetV2.
+    """Draw four panels: Fig. 4 (left) for the given pairs, and Table 3 for ResNet, MobileNetV2 and ShuffleNetV2.
 
     Solid lines end with the epochs trained; a polynomial that would go on after them does so dotted.
 
@@ -61,7 +61,7 @@ def draw_schedules(output: Path, pairs: Sequence[str]) -> Path:
         plain(axes)
         axes.set_xlabel("epoch")
         axes.set_ylabel("learning rate")
-    base = TABLE_4["gcp_resnet_fast"].base_lr
+    base = TABLE_3["gcp_resnet_fast"].base_lr
     panels[0].set_title("Eq. 9 with various ρ-e_f (Fig. 4, left)")
     for index, shape in enumerate(shapes):
         epochs = _ticks(shape.end)
@@ -70,10 +70,10 @@ def draw_schedules(output: Path, pairs: Sequence[str]) -> Path:
     for axes, network, title in zip(
         panels[1:], ("resnet", "mobilenetv2", "shufflenetv2"), ("ResNet", "MobileNetV2", "ShuffleNetV2"), strict=True
     ):
-        axes.set_title(f"{title} (Table 4)")
+        axes.set_title(f"{title} (Table 3)")
         if network != "shufflenetv2":  # whose curves are straight lines
             axes.set_yscale("log")
-        for name in [name for name in TABLE_4 if name.startswith(f"gcp_{network}_")]:
+        for name in [name for name in TABLE_3 if name.startswith(f"gcp_{network}_")]:
             _draw_row(axes, name)
     panels[1].set_ylim(bottom=5e-6)  # what follows of the dotted line is below any rate of use
     for axes in panels:
@@ -82,7 +82,7 @@ def draw_schedules(output: Path, pairs: Sequence[str]) -> Path:
 
 
 def _draw_row(axes: Axes, name: str) -> None:
-    row = TABLE_4[name]
+    row = TABLE_3[name]
     label, colour, style = _RELEASED if name.endswith("_released") else _STYLES[name.rsplit("_", 1)[1]]
     # On a logarithmic axis the rates that are trained with are drawn, up to the last tick before zero.
     epochs = [e for e in _ticks(row.epochs, steps=row.per_update) if row.lr(e) > 0]

@@ -1,4 +1,4 @@
-"""`timm-gcp plot`: learning-rate curves (Table 4, Fig. 4 left) and convergence of finished runs (Fig. 1 and 5)."""
+"""`timm-gcp plot`: learning-rate curves (Table 3, Fig. 4 left) and convergence of finished runs (Fig. 1 and 5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAIRS = ("2-50", "4-53", "8-53", "11-53")  # ρ-e_f; the paper names the first a
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands `schedules` and `convergence`."""
     commands = parser.add_subparsers(dest="figure", required=True, metavar="FIGURE")
-    schedules = commands.add_parser("schedules", help="learning rates of Table 4 and of the sweep of Fig. 4")
+    schedules = commands.add_parser("schedules", help="learning rates of Table 3 and of the sweep of Fig. 4")
     schedules.add_argument(
         "--output", type=Path, default=Path("schedules.png"), help="figure to write (.png, .pdf, .svg)"
     )

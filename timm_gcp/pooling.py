@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from .functional import check_normalization, global_cov_pool
+from .functional import check_iteration_dtype, check_normalization, global_cov_pool
 from .precision import widen
 from .product_form import compose
 from .upper_triangle import triangle_size
@@ -51,6 +51,7 @@ class GlobalCovPool2d(nn.Module):
             MobileNetV2 and ShuffleNetV2.
         exponent: Exponent of `'power'`.
         eps: Regulariser of `'log'`.
+        iteration_dtype: See `timm_gcp.functional.global_cov_pool`.
         device: Where to create the parameters.
         dtype: Their type.
 
@@ -74,11 +75,13 @@ class GlobalCovPool2d(nn.Module):
         *,
         exponent: float = 0.5,
         eps: float = 1e-3,
+        iteration_dtype: str | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         check_normalization(normalization, n_iter, exponent, eps)
+        check_iteration_dtype(iteration_dtype, normalization)
         widths = reduction_widths(reduce_dim)
         factory = {"device": device, "dtype": dtype}
         steps = []
@@ -95,6 +98,7 @@ class GlobalCovPool2d(nn.Module):
         self.n_iter = n_iter
         self.exponent = float(exponent)
         self.eps = float(eps)
+        self.iteration_dtype = iteration_dtype
         self.dim = chans
         self.out_features = triangle_size(chans)
 
@@ -104,7 +108,14 @@ class GlobalCovPool2d(nn.Module):
         if torch.jit.is_scripting():
             return self._forward_scripted(x)
         else:
-            return global_cov_pool(x, self.normalization, self.n_iter, exponent=self.exponent, eps=self.eps)
+            return global_cov_pool(
+                x,
+                self.normalization,
+                self.n_iter,
+                exponent=self.exponent,
+                eps=self.eps,
+                iteration_dtype=self.iteration_dtype,
+            )
 
     def _forward_scripted(self, x: Tensor) -> Tensor:
         """TorchScript has no custom gradients; it runs Newton–Schulz as plain products."""

@@ -13,49 +13,53 @@ rebuilt alongside (one product a step) instead of kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .centring import centre, unit_features, unit_scale
-from .newton_schulz import add_identity_, inverse_root, root
+from .newton_schulz import add_identity_, inverse_root, next_residual, product, root
 from .upper_triangle import gather_triangle, product_triangle, twice_symmetric
 
-
-def _first_iterate(a: Tensor, residual: Tensor, gram: bool) -> Tensor:
-    return add_identity_(0.5 * residual, 1.0) if gram else torch.baddbmm(a, a, residual, alpha=0.5)
+Low = torch.dtype | None  # type that the factors of n×n products are rounded to, None for their own
 
 
-def _recursion(a: Tensor, n_iter: int, gram: bool) -> tuple[list[Tensor], Tensor]:
+def _first_iterate(a: Tensor, residual: Tensor, gram: bool, low: Low) -> Tensor:
+    return add_identity_(0.5 * residual, 1.0) if gram else product(a, residual, low, a, alpha=0.5)
+
+
+def _recursion(a: Tensor, n_iter: int, gram: bool, low: Low = None) -> tuple[list[Tensor], Tensor]:
     """Residuals R₁ … R_{K−1} and the last iterate W_K of the recursion in `newton_schulz`, from the small side `a`."""
     residual = add_identity_(-a, 1.0)
-    iterate = _first_iterate(a, residual, gram)
+    iterate = _first_iterate(a, residual, gram, low)
     residuals = []
     for _ in range(n_iter - 1):
-        square = torch.bmm(residual, residual)
-        residual = torch.baddbmm(square, square, residual, beta=0.75, alpha=0.25)
+        residual = next_residual(residual, low)
         residuals.append(residual)
-        iterate = torch.baddbmm(iterate, iterate, residual, alpha=0.5)
+        iterate = product(iterate, residual, low, iterate, alpha=0.5)
     return residuals, iterate
 
 
-def _tangent(direction: Tensor, a: Tensor, residuals: list[Tensor], gram: bool) -> tuple[Tensor, Tensor]:
+def _tangent(
+    direction: Tensor, a: Tensor, residuals: Sequence[Tensor], gram: bool, low: Low = None
+) -> tuple[Tensor, Tensor]:
     """Derivative of W_K in the symmetric `direction` of `a` (also the adjoint applied to it), and W_K."""
     r, r_dot = add_identity_(-a, 1.0), -direction
-    w = _first_iterate(a, r, gram)
+    w = _first_iterate(a, r, gram, low)
     if gram:
         w_dot = 0.5 * r_dot
     else:
-        cross = torch.bmm(a, direction)
+        cross = product(a, direction, low)
         w_dot = 1.5 * direction - 0.5 * (cross + cross.mT)
     for r_next in residuals:
-        m = torch.bmm(r, r_dot)
-        v = torch.baddbmm(m, torch.add(m.mT, m, alpha=0.5), r, beta=0.75, alpha=0.25)
+        m = product(r, r_dot, low)
+        v = product(torch.add(m.mT, m, alpha=0.5), r, low, m, beta=0.75, alpha=0.25)
         r_dot = v + v.mT
         # The tangent of a product of two functions of one matrix is symmetric as it stands.
-        w_dot = torch.baddbmm(torch.baddbmm(w_dot, w_dot, r_next, alpha=0.5), w, r_dot, alpha=0.5)
-        w = torch.baddbmm(w, w, r_next, alpha=0.5)
+        w_dot = product(w, r_dot, low, product(w_dot, r_next, low, w_dot, alpha=0.5), alpha=0.5)
+        w = product(w, r_next, low, w, alpha=0.5)
         r = r_next
     return w_dot, w
 
@@ -70,28 +74,30 @@ def _small_side(unit: Tensor, gram: bool) -> Tensor:
     return torch.bmm(unit.mT, unit) if gram else torch.bmm(unit, unit.mT)
 
 
-def compose(x: Tensor, n_iter: int, gram: bool) -> Tensor:
+def compose(x: Tensor, n_iter: int, gram: bool, low: torch.dtype | None = None) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)` with autograd's own backward: the form for export and for TorchScript."""
     unit, factor = _unit(x, recorded=True)
     side = _small_side(unit, gram)
-    value = torch.bmm(torch.bmm(unit, inverse_root(side, n_iter)), unit.mT) if gram else root(side, n_iter)
+    value = torch.bmm(torch.bmm(unit, inverse_root(side, n_iter, low)), unit.mT) if gram else root(side, n_iter, low)
     return gather_triangle(value) * factor.flatten(1)
 
 
-def _gradient(grad: Tensor, unit: Tensor, side: Tensor, residuals: list[Tensor], gram: bool) -> Tensor:
+def _gradient(
+    grad: Tensor, unit: Tensor, side: Tensor, residuals: Sequence[Tensor], gram: bool, low: Low = None
+) -> Tensor:
     """Gradient `(B, D, N)`."""
     sym = twice_symmetric(grad, unit.shape[1])
     if gram:
         p = torch.bmm(unit.mT, sym).mT  # S X, in the layout that is the faster product
         inner = torch.bmm(unit.mT, p)
-        d_side, last = _tangent(inner, side, residuals, gram)
+        d_side, last = _tangent(inner, side, residuals, gram, low)
         direct = torch.bmm(p, last)
         value = (direct * unit).sum((-2, -1))
         total = torch.baddbmm(direct, unit, d_side)
         slope = 0.5 * value - (total * unit).sum((-2, -1))
         total = total + slope[:, None, None] * unit
         return total * unit.shape[-1] ** -0.5
-    d_side, last = _tangent(sym, side, residuals, gram)
+    d_side, last = _tangent(sym, side, residuals, gram, low)
     value = (sym * last).sum((-2, -1))
     slope = 0.5 * value - (d_side * side).sum((-2, -1))
     diagonal = torch.diagonal(d_side, dim1=-2, dim2=-1) + slope[:, None]
@@ -113,13 +119,13 @@ def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int
     return pulled_back(cotangent)
 
 
-def product_value(x: Tensor, n_iter: int, gram: bool) -> Tensor:
+def product_value(x: Tensor, n_iter: int, gram: bool, low: Low = None) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)`, keeping nothing: the form for inference."""
     unit, factor = _unit(x)
     side = _small_side(unit, gram)
     if gram:
-        return product_triangle(torch.bmm(unit * factor, inverse_root(side, n_iter)), unit)
-    return gather_triangle(root(side, n_iter)) * factor.flatten(1)
+        return product_triangle(torch.bmm(unit * factor, inverse_root(side, n_iter, low)), unit)
+    return gather_triangle(root(side, n_iter, low)) * factor.flatten(1)
 
 
 class ProductPool(torch.autograd.Function):
@@ -137,11 +143,11 @@ class ProductPool(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, n_iter: int, gram: bool) -> tuple[Tensor, ...]:
+    def forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]:
         """Value, then what backward needs."""
         unit, factor = _unit(x)
         side = _small_side(unit, gram)
-        residuals, last = _recursion(side, n_iter, gram)
+        residuals, last = _recursion(side, n_iter, gram, low)
         if gram:
             return (product_triangle(torch.bmm(unit * factor, last), unit), *residuals)
         return (gather_triangle(last) * factor.flatten(1), *residuals, side)
@@ -149,17 +155,18 @@ class ProductPool(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keep the input and the recursion."""
-        x, ctx.n_iter, ctx.gram = inputs
+        x, ctx.n_iter, ctx.gram, ctx.low = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(x, *output[1:])
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None, None]:
         """Gradient of the input."""
         if grad is None:
-            return None, None, None
-        return ProductPoolGradient.apply(grad, *ctx.saved_tensors, ctx.n_iter, ctx.gram), None, None
+            return None, None, None, None
+        gradient = ProductPoolGradient.apply(grad, *ctx.saved_tensors, ctx.n_iter, ctx.gram, ctx.low)
+        return gradient, None, None, None
 
 
 class ProductPoolGradient(torch.autograd.Function):
@@ -170,15 +177,15 @@ class ProductPoolGradient(torch.autograd.Function):
     @staticmethod
     def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
         """Gradient from the saved residuals."""
-        *saved, n_iter, gram = rest
+        *saved, n_iter, gram, low = rest
         unit, _ = _unit(x)
         side = _small_side(unit, gram) if gram else saved[-1]
-        return _gradient(grad, unit, side, saved[: n_iter - 1], gram)
+        return _gradient(grad, unit, side, saved[: n_iter - 1], gram, low)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep the variables only."""
-        grad, x, *_, ctx.n_iter, ctx.gram = inputs
+        grad, x, *_, ctx.n_iter, ctx.gram, _ = inputs
         ctx.n_inputs = len(inputs)
         ctx.save_for_backward(grad, x)
 

@@ -1,6 +1,6 @@
 """Reads the text that train.py's `--sched` carries: `NAME` or `NAME:option=value,option=value`.
 
-Table 4's rows go by name alone. The general forms for one's own runs take their constants as options, and `stretch`
+Table 3's rows go by name alone. The general forms for one's own runs take their constants as options, and `stretch`
 draws a curve made for one number of epochs over the number that `--epochs` asks for; it is off unless written.
 
     gcp_resnet_adju                         the paper's row, whatever --epochs says
@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from timm_gcp.schedules import TABLE_4, Exponential, LinearPerUpdate, Polynomial, Shape, StagedLinear, Steps
+from timm_gcp.schedules import TABLE_3, Exponential, LinearPerUpdate, Polynomial, Shape, StagedLinear, Steps
 
 PREFIX = "gcp_"
 
@@ -41,8 +41,8 @@ class Spec:
 
 
 def schedule_names() -> list[str]:
-    """Every name that `--sched` accepts beyond timm's own, Table 4's rows first."""
-    return [*TABLE_4, *GENERAL_FORMS]
+    """Every name that `--sched` accepts beyond timm's own, Table 3's rows first."""
+    return [*TABLE_3, *GENERAL_FORMS]
 
 
 def is_ours(sched: str) -> bool:
@@ -59,8 +59,8 @@ def parse(sched: str) -> Spec:
     """
     name, _, tail = sched.partition(":")
     options = _options(sched, tail)
-    if name in TABLE_4:
-        row = TABLE_4[name]
+    if name in TABLE_3:
+        row = TABLE_3[name]
         stretch = options.pop("stretch", None)
         _reject_unknown(sched, options, ["stretch"])
         if stretch not in (None, ""):

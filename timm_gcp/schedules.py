@@ -2,7 +2,7 @@
 
 A *shape* maps time to a factor of the base rate. Time is counted in epochs from 0, or, for a finer step, as `t`
 ticks of which `per_epoch` make one epoch; both are handed over so that no shape ever sees a rounded quotient more
-often than it must. `TABLE_4` holds the paper's nine rows, and MobileNetV2's LR_adju as the authors' script computes it.
+often than it must. `TABLE_3` holds the paper's nine rows, and MobileNetV2's LR_adju as the authors' script computes it.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class LinearPerUpdate:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of Table 4: base rate, trained epochs, total batch size (Table 3) and the shape over them."""
+    """One row of Table 3: base rate, trained epochs, total batch size (Table 2) and the shape over them."""
 
     base_lr: float
     epochs: int
@@ -186,7 +186,7 @@ class Row:
 
 _STAGES = (0.0, 50.0, 100.0)
 
-TABLE_4: dict[str, Row] = {
+TABLE_3: dict[str, Row] = {
     "gcp_resnet_norm": Row(0.1, 100, 256, Steps(every=30, factor=0.1)),
     "gcp_resnet_fast": Row(0.1, 30, 256, Polynomial(power=11, start=1, end=53)),
     "gcp_resnet_adju": Row(0.1, 50, 256, Polynomial(power=2, start=1, end=50)),

@@ -61,6 +61,7 @@ def authors_pool(path: Path) -> Callable[[Tensor], Tensor]:
 def measure(shape: tuple[int, int, int], pools: dict[str, Callable], rates: tuple[float, float], args: Any) -> dict:
     """One row: median ms of each pool forward and forward+backward, floor, saved and peak megabytes."""
     batch, dim, side = shape
+    torch.compiler.reset()  # every row is compiled for its own shape
     x = torch.randn(batch, dim, side, side, device=args.device).relu().requires_grad_()
     grads = {name: torch.randn_like(pool(x)) for name, pool in pools.items()}
 
@@ -107,7 +108,7 @@ def main() -> int:
         pools["authors"] = authors_pool(args.reference)
     pools["eigh"] = exact_root
     if not args.no_compile:
-        pools["compiled"] = torch.compile(global_cov_pool, fullgraph=True)
+        pools["compiled"] = torch.compile(global_cov_pool, fullgraph=True, dynamic=False)
     pools["average"] = average
     shapes = SHAPES + (CUDA_SHAPES if args.device.type == "cuda" else [])
     rates = product_rate(args.device), copy_rate(args.device)

@@ -11,7 +11,7 @@ POOLINGS = ("GAP", "GCP")
 DIMS = (32, 64, 128, 256)
 PARTS = ("schedules", "dims", "backbones", "seeds")
 
-# The rates and weight decays of Table 4 for a batch of 128; the recipes themselves are ShuffleNetV2's.
+# The rates and weight decays of Table 3 for a batch of 128; the recipes themselves are ShuffleNetV2's.
 _RESNET = {
     "sched": "gcp_resnet_adju:stretch",
     "sched_on_updates": False,

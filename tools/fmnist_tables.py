@@ -58,7 +58,7 @@ def _matching(gap: dict[int, RunCurve], gcp: dict[int, RunCurve]) -> str:
 
 
 def schedules_table(curves: Curves) -> str:
-    """GAP and GCP under the three schedules: accuracy, gain, and epochs at which GCP matches GAP (Tables 3 and 4)."""
+    """GAP and GCP under the three schedules: accuracy, gain, and epochs at which GCP matches GAP (Tables 2 and 3)."""
     rows = []
     slow = _of(curves, STUDIED, "GAP", "norm")
     for schedule in reversed(SCHEDULES):

@@ -31,7 +31,7 @@ from timm_gcp.train import resolve_args
 
 RECIPE = "fmnist_norm"
 COMMAND = "python tools/landscape_fmnist.py"
-# The ResNet's and MobileNet's rates of Table 4 for a batch of 128; the recipe itself is ShuffleNetV2's.
+# The ResNet's and MobileNet's rates of Table 3 for a batch of 128; the recipe itself is ShuffleNetV2's.
 _RESNET = {"sched": "gcp_resnet_norm:stretch", "sched_on_updates": False, "lr": 0.05, "weight_decay": 1e-4}
 _MOBILENET = {"sched": "gcp_mobilenetv2_norm:stretch", "sched_on_updates": False, "lr": 0.06}
 

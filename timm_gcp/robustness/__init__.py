@@ -1,1 +1,1 @@
-"""Robustness to common corruptions and perturbations: ImageNet-C and ImageNet-P (Table 6 of the paper)."""
+"""Robustness to common corruptions and perturbations: ImageNet-C and ImageNet-P (Table 4 of the paper)."""
