@@ -23,9 +23,9 @@ mypy timm_gcp
 
 # timm's tests are in its source distribution. GITHUB_ACTIONS=true is what timm's own CI sets: without it two of its
 # tests try to download weights.
-TIMM_TESTS_DIR="$(python tools/timm_tests.py)"
+TIMM_TESTS_DIR="$(python tests/timm_sdist.py)"
 export TIMM_TESTS_DIR
 GITHUB_ACTIONS=true python -m pytest -q -n "$WORKERS" -p timm_gcp -p no:cacheprovider \
-    --rootdir "$TIMM_TESTS_DIR" "$TIMM_TESTS_DIR/test_models.py" -k "gcp or shufflenet"
+    -c /dev/null --rootdir "$TIMM_TESTS_DIR" "$TIMM_TESTS_DIR/test_models.py" -k "gcp or shufflenet"
 
 python -m pytest -q -n "$WORKERS"
