@@ -131,6 +131,34 @@ def test_nan_and_inf_stay_in_their_sample(options, bad, shape, position):
         assert torch.equal(grad[i], expected_grad[i])
 
 
+@pytest.fixture
+def two_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("side", ["covariance", "gram"])
+@pytest.mark.parametrize("normalization", ["newton_schulz", "eigh"])
+def test_degenerate_samples_when_the_batch_is_split_over_threads(two_threads, normalization, side):
+    """Large enough for eigendecompositions to run in parallel: dead, NaN and ordinary samples side by side."""
+    options = {"normalization": normalization, "side": side}
+    options |= {"form": "spectral"} if normalization == "newton_schulz" else {}
+    x = features(16, 40, 6, 6, dtype=torch.float32)
+    ordinary = [i for i in range(16) if i not in (3, 7, 15)]
+    expected, expected_grad = pool(x, options, live=ordinary)
+    mixed = x.clone()
+    mixed[3], mixed[15] = 0, 5.5
+    mixed[7, 2, 1, 1] = float("nan")
+    value, grad = pool(mixed, options, live=ordinary)
+    assert torch.get_num_threads() == 2
+    assert torch.count_nonzero(value[[3, 15]]) == 0
+    assert value[7].isnan().all()
+    assert torch.equal(value[ordinary], expected[ordinary])
+    assert torch.equal(grad[ordinary], expected_grad[ordinary])
+
+
 @pytest.mark.parametrize("options", POOLS, ids=name_of)
 def test_nan_reaches_the_gradient_of_its_sample_only(options):
     x = features(3, 6, 4, 4, dtype=torch.float32)

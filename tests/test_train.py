@@ -298,6 +298,11 @@ def test_weights_only_resume_and_start_epoch(data, tmp_path):
     assert [row["epoch"] for row in run(data, tmp_path / "b", **keys).rows] == [1]
 
 
+def test_missing_data_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no folder '.*nowhere': give the data set's folder with --data-dir"):
+        run(tmp_path / "nowhere", tmp_path)
+
+
 def test_resume_from_what_is_no_checkpoint(data, tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoint at"):
         run(data, tmp_path, resume=str(tmp_path / "none.pth.tar"))

@@ -66,7 +66,7 @@ def batched_eigh(a: Tensor) -> tuple[Tensor, Tensor]:
     here, then have one on the diagonal, the only place that is looked at. Not differentiable.
     """
     finite = torch.isfinite(a.diagonal(dim1=-2, dim2=-1).sum(-1))[:, None]
-    threads = torch.get_num_threads()
+    threads = 1 if torch.compiler.is_compiling() else torch.get_num_threads()  # a graph can't ask for it
     plain = _can_split(a, threads)
     if not plain or not finite.all():
         a = torch.where(finite.unsqueeze(-1), a, torch.zeros_like(a))

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,8 +99,12 @@ def build_loaders(args: argparse.Namespace, data_config: dict[str, Any], device:
     """Training and validation loaders of a run.
 
     Raises:
+        FileNotFoundError: No data folder.
         ValueError: Fewer training images than one batch.
     """
+    on_disk = not args.dataset or (args.dataset.startswith("torch/") and not args.dataset_download)
+    if on_disk and not (args.data_dir and Path(args.data_dir).is_dir()):
+        raise FileNotFoundError(f"no folder {args.data_dir!r}: give the data set's folder with --data-dir.")
     mode = args.input_img_mode or ("RGB" if data_config["input_size"][0] == 3 else "L")
     dataset = partial(
         create_dataset,
