@@ -78,9 +78,9 @@ def test_compiled_training_step():
 
 @pytest.mark.parametrize("size", [2, 6])
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile's default backend calls a C++ compiler")
-def test_compile_by_the_default_backend(size, monkeypatch):
+@torch._inductor.config.patch(compile_threads=1)  # no pool of compiling processes in a test run
+def test_compile_by_the_default_backend(size):
     """The layer, forward and backward, through the code that Inductor generates."""
-    monkeypatch.setattr(torch._inductor.config, "compile_threads", 1)  # no pool of compiling processes in a test run
     pool = GlobalCovPool2d(12, 8).eval()
     compiled = torch.compile(pool, fullgraph=True, dynamic=True)
     for batch in (2, 3):
