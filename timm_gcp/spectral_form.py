@@ -125,8 +125,9 @@ class SpectralPoolGradient(torch.autograd.Function):
     @staticmethod
     def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
         """First derivative."""
-        *saved, fn, gram = rest
-        return _gram_gradient(grad, x, *saved, fn) if gram else _covariance_gradient(grad, x, *saved, fn)
+        *saved_and_function, gram = rest
+        gradient = _gram_gradient if gram else _covariance_gradient
+        return gradient(grad, x, *saved_and_function)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
