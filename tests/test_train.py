@@ -299,7 +299,7 @@ def test_weights_only_resume_and_start_epoch(data, tmp_path):
 
 
 def test_missing_data_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no folder '.*nowhere': give the data set's folder with --data-dir"):
+    with pytest.raises(FileNotFoundError, match=r"no folder '.*nowhere': give the data set's folder with --data-dir"):
         run(tmp_path / "nowhere", tmp_path)
 
 
