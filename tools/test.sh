@@ -26,6 +26,7 @@ mypy timm_gcp
 TIMM_TESTS_DIR="$(python tests/timm_sdist.py)"
 export TIMM_TESTS_DIR
 GITHUB_ACTIONS=true python -m pytest -q -n "$WORKERS" -p timm_gcp -p no:cacheprovider \
-    -c /dev/null --rootdir "$TIMM_TESTS_DIR" "$TIMM_TESTS_DIR/test_models.py" -k "gcp or shufflenet"
+    -c /dev/null --rootdir "$TIMM_TESTS_DIR" --confcutdir "$TIMM_TESTS_DIR" "$TIMM_TESTS_DIR/test_models.py" \
+    -k "gcp or shufflenet"
 
 python -m pytest -q -n "$WORKERS"
