@@ -52,10 +52,10 @@ def test_compile(name):
     from torch._dynamo.testing import CompileCounterWithBackend
 
     model = small(name)
-    counter = CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(model, fullgraph=True, backend=counter)
     with torch.no_grad():
-        for batch in (2, 3, 5, 8):
+        for batch in (2, 3, 5):
             close(compiled(images(batch)), model(images(batch)))
     assert counter.frame_count <= 2
 
