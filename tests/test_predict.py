@@ -198,6 +198,20 @@ def test_loading_refusals(given, error, message):
         loading.load_model(options(*given), pretrained=False)
 
 
+def test_plain_state_dict_and_torchvisions_names(tmp_path):
+    """A bare `.pth`, in the names that the authors and torchvision use, loads into the model of that name."""
+    import torchvision
+
+    torch.manual_seed(0)
+    theirs = torchvision.models.mobilenet_v2(num_classes=3).eval()
+    torch.save(theirs.state_dict(), tmp_path / "bare.pth")
+    args = options("--model", "mobilenetv2_100", "--num-classes", "3", "--checkpoint", str(tmp_path / "bare.pth"))
+    loaded = loading.load_model(args, pretrained=False)
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.model(x), theirs(x), rtol=1e-4, atol=1e-5)
+
+
 def test_averaged_weights(checkpoint, tmp_path):
     with pytest.raises(ValueError, match="trained without --model-ema"):
         loading.load_weights(checkpoint, use_ema=True)

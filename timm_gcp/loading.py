@@ -96,11 +96,14 @@ def load_weights(path: str | Path, use_ema: bool = False) -> tuple[dict[str, Any
     from timm_gcp.convert import unwrap
     from timm_gcp.safe_load import read_checkpoint
 
+    no_average = f"{str(path)!r} holds no averaged weights (trained without --model-ema): drop --use-ema."
+    if use_ema and Path(path).suffix == ".safetensors":
+        raise ValueError(no_average)
     if not Path(path).is_file():
         raise FileNotFoundError(f"no checkpoint at {str(path)!r}.")
     checkpoint = read_checkpoint(path)
     if use_ema and "state_dict_ema" not in checkpoint:
-        raise ValueError(f"{str(path)!r} holds no averaged weights (trained without --model-ema): drop --use-ema.")
+        raise ValueError(no_average)
     run = checkpoint.get("args")
     return unwrap(checkpoint, use_ema), vars(run) if isinstance(run, argparse.Namespace) else {}
 
