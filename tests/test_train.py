@@ -346,7 +346,7 @@ def test_validation_interval(data, tmp_path):
         ({"lr": 1e9, "opt": "momentum"}, RuntimeError, "the training loss became .* lower --lr"),
         ({"device": "abacus"}, ValueError, "device must be a torch device .* got 'abacus'"),
         ({"sched": "gcp_nothing"}, ValueError, "'gcp_nothing'"),
-        ({"sched": "zigzag"}, ValueError, "the schedule 'zigzag' can't be made"),
+        ({"sched": "zigzag"}, ValueError, "schedule 'zigzag'"),
         ({"batch_size": 64}, ValueError, "32 training images make no batch of 64"),
         ({"device_modules": ["no_such_module"]}, ValueError, "device_modules: can't import 'no_such_module'"),
         ({"num_classes": 1}, ValueError, "has class 1, but the model has 1 classes"),

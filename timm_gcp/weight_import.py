@@ -153,7 +153,8 @@ def write_folder(
     from timm.models._hub import save_config_for_hf
 
     labels = {"label_names": label_names} if label_names else None
-    save_config_for_hf(model, str(folder / "config.json"), model_config=labels, model_args=dict(model_args or {}))
+    config: Any = folder / "config.json"  # annotated as str, but older timm opens it as a path
+    save_config_for_hf(model, config, model_config=labels, model_args=dict(model_args or {}))
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in state_dict.items()}
     save_file(tensors, folder / store.WEIGHTS_FILE, metadata=dict(metadata))
     shutil.copymode(folder / "config.json", folder / store.WEIGHTS_FILE)  # safetensors writes for the owner alone
