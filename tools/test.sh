@@ -3,7 +3,7 @@
 # over the models registered here, and this package's tests. Ends with pytest's summary line.
 #
 #   bash tools/test.sh                   the newest timm
-#   TIMM_VERSION=1.0.21 bash tools/test.sh
+#   TIMM_VERSION=1.0.31 bash tools/test.sh
 #
 # Environment: PYTHON (python3), VENV (.venv-test), TIMM_VERSION, WORKERS (2).
 set -euo pipefail
