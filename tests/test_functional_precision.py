@@ -52,6 +52,21 @@ def test_autocast_is_float32(options, dtype, size):
         assert distance(half_grad, expected_grad) < 5e-2
 
 
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize(
+    "options",
+    [{"normalization": "eigh"}, *({"form": form, "side": side} for form, side in WAYS if form != "compose")],
+    ids=name_of,
+)
+def test_backward_inside_the_autocast_region(options, dtype):
+    """PyTorch advises against it and plain operations lose precision there; the pooling's own gradients do not."""
+    x = activations()
+    _, expected = value_and_grad(lambda y: global_cov_pool(y, **options), x)
+    with torch.autocast("cpu", dtype=dtype):
+        _, grad = value_and_grad(lambda y: global_cov_pool(y, **options), x)
+    assert torch.equal(grad, expected)
+
+
 @pytest.mark.parametrize("options", POOLS, ids=name_of)
 @pytest.mark.parametrize("dtype", HALF)
 def test_half_input_gives_half_output(options, dtype):

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .centring import centre, unit_features, unit_scale
 from .newton_schulz import add_identity_, inverse_root, next_residual, product, root
+from .precision import autocast_off
 from .upper_triangle import gather_triangle, product_triangle, twice_symmetric
 
 Low = torch.dtype | None  # type that the factors of n×n products are rounded to, None for their own
@@ -165,7 +166,8 @@ class ProductPool(torch.autograd.Function):
         """Gradient of the input."""
         if grad is None:
             return None, None, None, None
-        gradient = ProductPoolGradient.apply(grad, *ctx.saved_tensors, ctx.n_iter, ctx.gram, ctx.low)
+        with autocast_off(grad.device):  # a backward may run inside the caller's autocast region
+            gradient = ProductPoolGradient.apply(grad, *ctx.saved_tensors, ctx.n_iter, ctx.gram, ctx.low)
         return gradient, None, None, None
 
 

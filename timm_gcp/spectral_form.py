@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .batched_eigh import batched_eigh
 from .centring import centre, unit_features
+from .precision import autocast_off
 from .scalar_functions import NewtonSchulz, ScalarFunction
 from .upper_triangle import product_triangle, twice_symmetric
 
@@ -74,7 +75,8 @@ class SpectralPool(torch.autograd.Function):
         """Gradient of the input."""
         if grad is None:
             return None, None, None
-        return SpectralPoolGradient.apply(grad, *ctx.saved_tensors, ctx.fn, ctx.gram), None, None
+        with autocast_off(grad.device):  # a backward may run inside the caller's autocast region
+            return SpectralPoolGradient.apply(grad, *ctx.saved_tensors, ctx.fn, ctx.gram), None, None
 
 
 def _gram_gradient(grad: Tensor, x: Tensor, lam: Tensor, u: Tensor, v: Tensor, fn: ScalarFunction) -> Tensor:
