@@ -37,7 +37,17 @@ LAYERS = [
     ["__init__"],
 ]
 # What models.py may import beside the layers: weights by name and by layout. None of these may import a layer back.
-WEIGHTS = {"convert", "fitting", "triangle", "pretrained", "published_weights", "weight_source", "store", "safe_load"}
+WEIGHTS = {
+    "convert",
+    "fitting",
+    "triangle",
+    "pretrained",
+    "published_weights",
+    "bundled_weights",
+    "weight_source",
+    "store",
+    "safe_load",
+}
 
 
 def run_python(code: str, *options: str) -> str:

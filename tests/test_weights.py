@@ -122,6 +122,27 @@ def test_export_in_every_precision(tmp_path: Path, dtype: torch.dtype, capsys: p
     assert main(arguments) == 1 and "exists already" in capsys.readouterr().err
 
 
+def test_export_narrows_parameters_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny.model()
+    path, target = tmp_path / "x.pth", tmp_path / "half"
+    model.conv1[1].running_var.fill_(1e-9)  # zero in float16
+    torch.save(model.state_dict(), path)
+    command = ["weights", "export", tiny.ARCH, str(path), *KWARGS, "--to"]
+    assert main([*command, str(target), "--dtype", "float16"]) == 0
+    found = load_file(target / "model.safetensors")
+    assert found["fc.weight"].dtype == torch.float16 and found["conv1.1.running_var"].dtype == torch.float32
+    assert torch.equal(found["conv1.1.running_var"], model.conv1[1].running_var)
+    loaded = timm.create_model(f"local-dir:{target}", pretrained=True)
+    assert loaded.fc.weight.dtype == torch.float32
+    assert torch.equal(loaded.fc.weight, model.fc.weight.half().float())
+    with torch.no_grad():
+        model.fc.weight[0, 0] = 1e5
+    torch.save(model.state_dict(), path)
+    assert main([*command, str(tmp_path / "none"), "--dtype", "float16"]) == 1
+    assert "values of fc.weight are beyond the range of torch.float16" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "wide"), "--dtype", "bfloat16"]) == 0
+
+
 def test_push_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     importing(tiny.checkpoint(tmp_path / "x.pth"))
     assert main(["weights", "push", tiny.NAME, "--repo-org", "me", "--private", "--dry-run"]) == 0

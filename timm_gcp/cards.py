@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timm_gcp import pretrained as table
+from timm_gcp.bundled_weights import Bundled
 
 PAPER = "What Deep CNNs Benefit from Global Covariance Pooling: An Optimization Perspective (CVPR 2020)"
 PAPER_URL = "https://arxiv.org/abs/2003.11241"
-DATASETS = {"imagenet-1k": "ImageNet-1k"}
+DATASETS = {"imagenet-1k": "ImageNet-1k", "fashion_mnist": "Fashion-MNIST"}
+MEASURED = "`timm-gcp validate` on this file"
 COMMAND = "python tools/make_model_cards.py"
 
 
@@ -20,38 +22,37 @@ def front_matter(name: str, licence: str | None = None) -> dict[str, Any]:
         name: `arch.tag`; need not be in the table.
         licence: SPDX id; by default the table's. Without any, the Hub's word for it: `unknown`.
     """
-    entry = table.WEIGHTS.get(name)
+    entry, shipped = table.WEIGHTS.get(name), table.BUNDLED_WEIGHTS.get(name)
+    known = shipped or entry
     gcp = "_gcp" in name
     data: dict[str, Any] = {
-        "license": (licence or (entry.licence if entry else None) or "unknown").lower(),
+        "license": (licence or (known.licence if known else None) or "unknown").lower(),
         "library_name": "timm",
         "pipeline_tag": "image-classification",
         "tags": ["image-classification", "timm", *(["global-covariance-pooling"] if gcp else [])],
     }
-    if entry is None:
+    if known is None:
         return data
-    figure = entry.figures[0]
-    data |= {
-        "datasets": [entry.dataset],
-        "metrics": ["accuracy"],
-        "model-index": [
-            {
-                "name": name,
-                "results": [
-                    {
-                        "task": {"type": "image-classification"},
-                        "dataset": {"name": DATASETS[entry.dataset], "type": entry.dataset, "split": "validation"},
-                        "metrics": [
-                            {"type": "accuracy", "name": "Top-1 accuracy (%)", "value": figure.top1},
-                            {"type": "accuracy", "name": "Top-5 accuracy (%)", "value": figure.top5},
-                        ],
-                        "source": {"name": figure.origin, "url": entry.source_url},
-                    }
-                ],
-            }
+    if shipped is not None:
+        split, top1, top5, source = "test", shipped.top1, shipped.top5, {}
+    else:
+        assert entry is not None
+        split, top1, top5 = "validation", entry.figures[0].top1, entry.figures[0].top5
+        source = {"source": {"name": entry.figures[0].origin, "url": entry.source_url}}
+    result = {
+        "task": {"type": "image-classification"},
+        "dataset": {"name": DATASETS[known.dataset], "type": known.dataset, "split": split},
+        "metrics": [
+            {"type": "accuracy", "name": "Top-1 accuracy (%)", "value": top1},
+            {"type": "accuracy", "name": "Top-5 accuracy (%)", "value": top5},
         ],
+        **source,
     }
-    return data
+    return data | {
+        "datasets": [known.dataset],
+        "metrics": ["accuracy"],
+        "model-index": [{"name": name, "results": [result]}],
+    }
 
 
 def card(name: str, metadata: Mapping[str, str] | None = None, licence: str | None = None) -> str:
@@ -81,9 +82,18 @@ def body(
     """
     level = "##" if repository else "###"
     parts = [_what(name, metadata or {}), f"{level} Usage\n\n{_usage(name)}"]
+    shipped = table.BUNDLED_WEIGHTS.get(name)
+    if shipped is not None:
+        parts += [
+            f"{level} Figures\n\n{_table([(MEASURED, shipped.top1, shipped.top5)])}",
+            f"{level} Training\n\n{_training(shipped)}",
+            f"{level} Limits\n\n{_OWN_LIMITS}",
+        ]
+        return "\n\n".join(parts) + "\n"
     entry = table.WEIGHTS.get(name)
     if entry is not None:
-        parts += [f"{level} Figures\n\n{_figures(entry)}"]
+        figures = [(figure.origin, figure.top1, figure.top5) for figure in entry.figures]
+        parts += [f"{level} Figures\n\n{_table(figures)}"]
     parts += [f"{level} Source\n\n{_source(entry, metadata or {}, licence)}", f"{level} Limits\n\n{_limits(entry)}"]
     return "\n\n".join(parts) + "\n"
 
@@ -100,6 +110,12 @@ def _what(name: str, metadata: Mapping[str, str]) -> str:
         pooling = (
             f"global covariance pooling: D = {width}, five Newton–Schulz steps towards the square root, "
             f"{width * (width + 1) // 2:,} features"
+        )
+    shipped = table.BUNDLED_WEIGHTS.get(name)
+    if shipped is not None:
+        return (
+            f"`{arch}` with {pooling}. Trained on {DATASETS[shipped.dataset]} with this package's own recipe, and part "
+            f"of the package. {shipped.params / 1e6:.2f} M parameters."
         )
     if entry is None:
         return f"`{arch}` with {pooling}."
@@ -123,9 +139,29 @@ def _usage(name: str) -> str:
     return f"{note}```python\n{imports}\n\n{load}\n{config}\n```"
 
 
-def _figures(entry: table.Weights) -> str:
-    rows = [f"| {figure.origin} | {figure.top1:.2f} | {figure.top5:.2f} |" for figure in entry.figures]
+def _table(figures: Sequence[tuple[str, float, float]]) -> str:
+    rows = [f"| {origin} | {top1:.2f} | {top5:.2f} |" for origin, top1, top5 in figures]
     return "\n".join(["| according to | top-1 % | top-5 % |", "|---|---|---|", *rows])
+
+
+def _training(shipped: Bundled) -> str:
+    return "\n".join(
+        [
+            f"- Data: {DATASETS[shipped.dataset]} (MIT licence), {shipped.images:,} training images; the figures above "
+            "are of its 10,000 test images, which chose nothing",
+            f"- Recipe `{shipped.recipe}` (`--sched {shipped.schedule}`), {shipped.epochs} epochs, seed "
+            f"{shipped.seed}, last epoch; see `docs/fashion_mnist.md`",
+            f"- Stored as {shipped.dtype}, batch-norm statistics as float32; SHA-256 of `model.safetensors`: "
+            f"`{shipped.sha256}`",
+            f"- Licence: {shipped.licence}",
+        ]
+    )
+
+
+_OWN_LIMITS = (
+    "Trained on small grey pictures of clothing, light on black. A photograph, or dark clothing on a light ground, is "
+    "something else to it: invert such an image first, and do not trust the outcome."
+)
 
 
 def _source(entry: table.Weights | None, metadata: Mapping[str, str], licence: str | None) -> str:
@@ -158,20 +194,36 @@ def _limits(entry: table.Weights | None) -> str:
 
 
 def model_cards() -> str:
-    """The page MODEL_CARDS.md: one section per published weight."""
+    """The page MODEL_CARDS.md: one section per bundled and per published weight."""
     header = (
         "# Model cards\n\n"
-        f"Made from `timm_gcp/pretrained.py` by `{COMMAND}`; do not edit.\n\n"
-        f"{len(table.WEIGHTS)} weights. {table.NO_LICENCE} None of them is part of this package: "
-        "`timm-gcp weights fetch NAME` downloads and checks the authors' file, see `docs/weights.md`.\n"
+        f"Made from `timm_gcp/bundled_weights.py` and `timm_gcp/published_weights.py` by `{COMMAND}`; do not edit.\n\n"
+        "## Weights in this package\n\n"
+        "Trained on Fashion-MNIST with its recipes; `pretrained=True` loads them without a network.\n\n"
     )
-    rows = ["| weights | D | parameters | GMACs | top-1 % | top-5 % |", "|---|---|---|---|---|---|"]
-    for name, entry in table.WEIGHTS.items():
-        facts, figure = entry.architecture, entry.figures[0]
-        anchor = name.replace(".", "")
-        rows.append(
-            f"| [{name}](#{anchor}) | {facts.dimension or '–'} | {facts.params / 1e6:.2f} M | {facts.gmacs:.2f} | "
-            f"{figure.top1:.2f} | {figure.top5:.2f} |"
-        )
-    sections = [f"## {name}\n\n{body(name)}" for name in table.WEIGHTS]
-    return "\n".join([header, "\n".join(rows), "", "\n".join(sections)])
+    shipped = [
+        _row(name, _width(name), entry.params, "–", entry.top1, entry.top5)
+        for name, entry in table.BUNDLED_WEIGHTS.items()
+    ]
+    middle = (
+        "\n\n## The authors' weights\n\n"
+        f"{len(table.WEIGHTS)} weights on ImageNet-1k. {table.NO_LICENCE} None of them is part of this package: "
+        "`timm-gcp weights fetch NAME` downloads and checks the authors' file, see `docs/weights.md`.\n\n"
+    )
+    released = [
+        _row(name, _width(name), facts.params, f"{facts.gmacs:.2f}", entry.figures[0].top1, entry.figures[0].top5)
+        for name, entry in table.WEIGHTS.items()
+        for facts in (entry.architecture,)
+    ]
+    sections = [f"## {name}\n\n{body(name)}" for name in (*table.BUNDLED_WEIGHTS, *table.WEIGHTS)]
+    head = "| weights | D | parameters | GMACs | top-1 % | top-5 % |\n|---|---|---|---|---|---|\n"
+    return header + head + "\n".join(shipped) + middle + head + "\n".join([*released, "", *sections])
+
+
+def _width(name: str) -> str:
+    return str(table.ARCHITECTURES[name.split(".")[0]].dimension or "–")
+
+
+def _row(name: str, width: str, params: int, gmacs: str, top1: float, top5: float) -> str:
+    anchor = name.replace(".", "")
+    return f"| [{name}](#{anchor}) | {width} | {params / 1e6:.2f} M | {gmacs} | {top1:.2f} | {top5:.2f} |"

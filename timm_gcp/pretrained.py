@@ -1,8 +1,8 @@
 """The table of published weights: which exist, where they come from, what they score, how they are to be fed.
 
-`WEIGHTS` maps `arch.tag` to a `Weights` entry; `default_cfgs()` turns the entries into what timm's registry wants. The
-tags name the schedule of training: `norm_in1k` (the default), `fast_in1k`, `adju_in1k`. Importing this module loads no
-weights and asks no server.
+`WEIGHTS` maps `arch.tag` to a `Weights` entry, `BUNDLED_WEIGHTS` likewise what the package ships; `default_cfgs()`
+turns the entries into what timm's registry wants. The tags name the schedule of training and the data: `norm_in1k` (the
+default), `fast_in1k`, `adju_in1k`, `adju_fmnist`. Importing this module loads no weights and asks no server.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 from timm.models._hub import load_model_config_from_path
 from timm.models._pretrained import DefaultCfg, PretrainedCfg
 
+from timm_gcp.bundled_weights import ROWS as BUNDLED_ROWS
+from timm_gcp.bundled_weights import Bundled
 from timm_gcp.published_weights import ARCHITECTURES, OURS, PAPER, ROWS, Architecture
 
 # Where published weight folders live on the Hugging Face Hub, unless TIMM_GCP_HUB_ORG or an argument says otherwise.
@@ -140,6 +142,7 @@ def _entry(arch: str, source: str, top1: float, top5: float, drive_id: str) -> W
 
 
 WEIGHTS: dict[str, Weights] = {entry.name: entry for entry in (_entry(*row) for row in ROWS)}
+BUNDLED_WEIGHTS: dict[str, Bundled] = {entry.name: entry for entry in BUNDLED_ROWS}
 
 
 def hub_id(name: str, org: str | None = None) -> str:

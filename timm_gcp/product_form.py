@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .centring import centre, unit_features, unit_scale
+from .centring import fewer_columns, peak_scale, project_adjoint, recorded_peak_scale
 from .newton_schulz import add_identity_, inverse_root, next_residual, product, root
 from .precision import autocast_off
 from .upper_triangle import gather_triangle, product_triangle, twice_symmetric
@@ -65,53 +65,77 @@ def _tangent(
     return w_dot, w
 
 
-def _unit(x: Tensor, recorded: bool = False) -> tuple[Tensor, Tensor]:
-    """Features of unit norm, and ‖Xc‖/√N; `recorded` where autograd or a graph capture follows."""
-    unit, norm = unit_scale(centre(x)) if recorded else unit_features(x)
-    return unit, norm * x.shape[-1] ** -0.5
+def _fewer(x: Tensor, gram: bool) -> bool:
+    return gram and not torch.compiler.is_compiling() and fewer_columns(x.shape[-1])
 
 
-def _small_side(unit: Tensor, gram: bool) -> Tensor:
-    return torch.bmm(unit.mT, unit) if gram else torch.bmm(unit, unit.mT)
+def _small_side(scaled: Tensor, gram: bool) -> Tensor:
+    return torch.bmm(scaled.mT, scaled) if gram else torch.bmm(scaled, scaled.mT)
+
+
+def _unit_trace(scaled: Tensor, peak: Tensor, gram: bool) -> tuple[Tensor, Tensor]:
+    """The smaller side divided by its trace, and the trace `(B, 1, 1)`, one for a constant sample."""
+    side = _small_side(scaled, gram)
+    trace = side.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
+    trace = torch.where(peak == 0, torch.ones_like(trace), trace)
+    return side / trace, trace
+
+
+def _value_scale(peak: Tensor, trace: Tensor, positions: int, gram: bool) -> Tensor:
+    """Factor of `scaled·Z·scaledᵀ` or of Y in the result: ‖Xc‖/√N with ‖Xc‖ = peak·√trace, less what Z lacks."""
+    root_trace = trace.sqrt() * positions**0.5
+    return peak / root_trace if gram else peak * root_trace / positions
 
 
 def compose(x: Tensor, n_iter: int, gram: bool, low: torch.dtype | None = None) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)` with autograd's own backward: the form for export and for TorchScript."""
-    unit, factor = _unit(x, recorded=True)
-    side = _small_side(unit, gram)
-    value = torch.bmm(torch.bmm(unit, inverse_root(side, n_iter, low)), unit.mT) if gram else root(side, n_iter, low)
-    return gather_triangle(value) * factor.flatten(1)
+    scaled, peak = recorded_peak_scale(x, fewer=False)
+    side, trace = _unit_trace(scaled, peak, gram)
+    factor = _value_scale(peak, trace, x.shape[-1], gram)
+    if gram:
+        return gather_triangle(torch.bmm(torch.bmm(scaled, inverse_root(side, n_iter, low) * factor), scaled.mT))
+    return gather_triangle(root(side, n_iter, low)) * factor.flatten(1)
 
 
 def _gradient(
-    grad: Tensor, unit: Tensor, side: Tensor, residuals: Sequence[Tensor], gram: bool, low: Low = None
+    grad: Tensor,
+    scaled: Tensor,
+    side: Tensor,
+    trace: Tensor,
+    residuals: Sequence[Tensor],
+    positions: int,
+    gram: bool,
+    low: Low = None,
 ) -> Tensor:
-    """Gradient `(B, D, N)`."""
-    sym = twice_symmetric(grad, unit.shape[1])
+    """Gradient `(B, D, N)`, or `(B, D, N − 1)` of projected features; every scale is applied on the smaller side."""
+    sym = twice_symmetric(grad, scaled.shape[1])
+    factor = (trace * positions).rsqrt()
     if gram:
-        p = torch.bmm(unit.mT, sym).mT  # S X, in the layout that is the faster product
-        inner = torch.bmm(unit.mT, p)
+        p = torch.bmm(scaled.mT, sym).mT  # S X, in the layout that is the faster product
+        inner = torch.bmm(scaled.mT, p) / trace
         d_side, last = _tangent(inner, side, residuals, gram, low)
-        direct = torch.bmm(p, last)
-        value = (direct * unit).sum((-2, -1))
-        total = torch.baddbmm(direct, unit, d_side)
-        slope = 0.5 * value - (total * unit).sum((-2, -1))
-        total = total + slope[:, None, None] * unit
-        return total * unit.shape[-1] ** -0.5
+        slope = -0.5 * (inner * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
+        d_side = _add_to_diagonal(d_side, slope)
+        return torch.baddbmm(torch.bmm(p, last * factor), scaled, d_side * factor)
     d_side, last = _tangent(sym, side, residuals, gram, low)
-    value = (sym * last).sum((-2, -1))
-    slope = 0.5 * value - (d_side * side).sum((-2, -1))
-    diagonal = torch.diagonal(d_side, dim1=-2, dim2=-1) + slope[:, None]
-    d_side = torch.diagonal_scatter(d_side, diagonal, dim1=-2, dim2=-1)
-    return torch.bmm(d_side * unit.shape[-1] ** -0.5, unit)
+    slope = 0.5 * (sym * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
+    return torch.bmm(_add_to_diagonal(d_side, slope) * factor, scaled)
+
+
+def _add_to_diagonal(a: Tensor, value: Tensor) -> Tensor:
+    """`a + value·I` for `(B, n, n)` and `(B,)`."""
+    diagonal = torch.diagonal(a, dim1=-2, dim2=-1) + value[:, None]
+    return torch.diagonal_scatter(a, diagonal, dim1=-2, dim2=-1)
 
 
 def product_gradient(grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> Tensor:
     """Gradient `(B, D, N)` computed from the variables alone by differentiable products."""
-    unit, _ = _unit(x, recorded=True)
-    side = _small_side(unit, gram)
+    fewer = _fewer(x, gram)
+    scaled, peak = recorded_peak_scale(x, fewer)
+    side, trace = _unit_trace(scaled, peak, gram)
     residuals, _ = _recursion(side, n_iter, gram)
-    return _gradient(grad, unit, side, residuals, gram)
+    gradient = _gradient(grad, scaled, side, trace, residuals, x.shape[-1], gram)
+    return project_adjoint(gradient, x.shape[-1]) if fewer else gradient
 
 
 def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> tuple[Tensor, Tensor]:
@@ -122,10 +146,11 @@ def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int
 
 def product_value(x: Tensor, n_iter: int, gram: bool, low: Low = None) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)`, keeping nothing: the form for inference."""
-    unit, factor = _unit(x)
-    side = _small_side(unit, gram)
+    scaled, peak = peak_scale(x, _fewer(x, gram))
+    side, trace = _unit_trace(scaled, peak, gram)
+    factor = _value_scale(peak, trace, x.shape[-1], gram)
     if gram:
-        return product_triangle(torch.bmm(unit * factor, inverse_root(side, n_iter, low)), unit)
+        return product_triangle(torch.bmm(scaled, inverse_root(side, n_iter, low) * factor), scaled)
     return gather_triangle(root(side, n_iter, low)) * factor.flatten(1)
 
 
@@ -138,7 +163,10 @@ class ProductPool(torch.autograd.Function):
     (D²·N, lower blocks skipped) forward; S X (D²·N), Xᵀ(S X), (S X)Z and X·Ġ (D·N²), each with an operand first known
     in backward, and XᵀX again. Rebuilding W and XᵀX costs K of about 8K products and saves a third of the memory.
 
-    Saved: the input and the residuals R₁ … R_{K−1}; on the D×D side the covariance too, which is dear to rebuild.
+    On the N×N side n is N − 1 where `fewer_columns` says so: centred features have rank N − 1 at most.
+
+    Saved: the input, its peak and trace, and the residuals R₁ … R_{K−1}; on the D×D side the covariance too, which is
+    dear to rebuild.
     """
 
     generate_vmap_rule = True
@@ -146,12 +174,13 @@ class ProductPool(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]:
         """Value, then what backward needs."""
-        unit, factor = _unit(x)
-        side = _small_side(unit, gram)
+        scaled, peak = peak_scale(x, _fewer(x, gram))
+        side, trace = _unit_trace(scaled, peak, gram)
         residuals, last = _recursion(side, n_iter, gram, low)
+        factor = _value_scale(peak, trace, x.shape[-1], gram)
         if gram:
-            return (product_triangle(torch.bmm(unit * factor, last), unit), *residuals)
-        return (gather_triangle(last) * factor.flatten(1), *residuals, side)
+            return (product_triangle(torch.bmm(scaled, last * factor), scaled), peak, trace, *residuals)
+        return (gather_triangle(last) * factor.flatten(1), peak, trace, *residuals, side)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -179,10 +208,12 @@ class ProductPoolGradient(torch.autograd.Function):
     @staticmethod
     def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
         """Gradient from the saved residuals."""
-        *saved, n_iter, gram, low = rest
-        unit, _ = _unit(x)
-        side = _small_side(unit, gram) if gram else saved[-1]
-        return _gradient(grad, unit, side, saved[: n_iter - 1], gram, low)
+        peak, trace, *saved, n_iter, gram, low = rest
+        fewer = _fewer(x, gram)
+        scaled, _ = peak_scale(x, fewer, peak)
+        side = _small_side(scaled, gram) / trace if gram else saved[-1]
+        gradient = _gradient(grad, scaled, side, trace, saved[: n_iter - 1], x.shape[-1], gram, low)
+        return project_adjoint(gradient, x.shape[-1]) if fewer else gradient
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -79,6 +79,7 @@ def import_file(
     model_args: Mapping[str, Any] | None = None,
     target: Path | None = None,
     label_names: list[str] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Imported:
     """Make a verified weight folder of a checkpoint file.
 
@@ -91,6 +92,7 @@ def import_file(
         model_args: Further keywords of the model, such as `reduce_dim`.
         target: Folder to write; by default the one of that name in the local store.
         label_names: Names of the classes.
+        dtype: Store parameters in this type, batch-norm statistics as they are; by default all as they are.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -120,6 +122,8 @@ def import_file(
         check_values(state_dict)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    if dtype is not None:
+        state_dict = _cast(state_dict, dtype, path)
     model.load_state_dict(state_dict, assign=True)
     try_model(model, str(path))
     width = covariance_width({key: tuple(tensor.shape) for key, tensor in state_dict.items()})
@@ -171,6 +175,18 @@ def _in_row_order(state_dict: dict[str, torch.Tensor], order: str) -> tuple[dict
     if order == "column" and head is not None and dim is not None:
         return {**state_dict, head: state_dict[head][:, column_to_row(dim)]}, "column (converted, as told)"
     return state_dict, f"{order} (as told)"
+
+
+def _cast(state_dict: Mapping[str, torch.Tensor], dtype: torch.dtype, path: Path) -> dict[str, torch.Tensor]:
+    """Parameters in `dtype`; batch-norm statistics, few and of a wide range, keep their own type."""
+    cast = {
+        key: tensor.to(dtype) if tensor.is_floating_point() and ".running_" not in f".{key}" else tensor
+        for key, tensor in state_dict.items()
+    }
+    lost = [key for key, tensor in cast.items() if not tensor.isfinite().all()]
+    if lost:
+        raise ValueError(f"{path}: values of {lost[0]} are beyond the range of {dtype}. Store it in a wider type.")
+    return cast
 
 
 def _empty_model(name: str, layout: str, state_dict: Mapping[str, torch.Tensor], model_args: dict[str, Any]) -> Any:

@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from timm_gcp import drive, hub, store
+import torch
+
+from timm_gcp import cards, drive, hub, store
 from timm_gcp import pretrained as table
 from timm_gcp.weight_import import ORDERS, Imported, import_file
+
+DTYPES = ("float32", "float16", "bfloat16")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     exporting.add_argument("checkpoint", metavar="CHECKPOINT", help="such as model_best.pth.tar")
     exporting.add_argument("--to", required=True, metavar="DIR", help="folder to write")
     exporting.add_argument("--label-names", metavar="FILE", help="text file with one class name per line")
+    exporting.add_argument("--dtype", choices=DTYPES, help="type to store the weights in; by default the file's own")
     _conversion(exporting)
 
     pushing = commands.add_parser("push", help="upload a weight folder to the Hugging Face Hub")
@@ -70,29 +75,33 @@ def rows(pattern: str = "*") -> list[dict[str, Any]]:
     Raises:
         ValueError: If none matches.
     """
-    own = [name for name in (*store.stored_names(), *table.bundled_names()) if name not in table.WEIGHTS]
+    own = [name for name in (*table.bundled_names(), *store.stored_names()) if name not in table.WEIGHTS]
     names = table.matching(pattern, [*table.WEIGHTS, *dict.fromkeys(own)])
     return [_row(name) for name in names]
 
 
 def _row(name: str) -> dict[str, Any]:
     entry, facts = table.WEIGHTS.get(name), table.ARCHITECTURES.get(name.split(".")[0])
+    shipped = table.BUNDLED_WEIGHTS.get(name)
+    known = shipped or entry
     folder = store.find(name)
+    own_figure = {"top1": shipped.top1, "top5": shipped.top5, "origin": cards.MEASURED} if shipped else None
     return {
         "name": name,
         "state": store.state(name),
         "folder": str(folder) if folder else None,
         "hub_id": table.hub_id(name) if name in table.ON_THE_HUB else None,
         "dimension": facts.dimension if facts else None,
-        "params": facts.params if facts else None,
-        "gmacs": facts.gmacs if facts else None,
-        "figures": [vars(figure) for figure in entry.figures] if entry else [],
-        "schedule": entry.schedule if entry else None,
-        "recipe": entry.recipe if entry else None,
+        "params": shipped.params if shipped else facts.params if facts else None,
+        "gmacs": facts.gmacs if facts and not shipped else None,
+        "dataset": known.dataset if known else None,
+        "figures": [own_figure] if own_figure else [vars(figure) for figure in entry.figures] if entry else [],
+        "schedule": known.schedule if known else None,
+        "recipe": known.recipe if known else None,
         "source_name": entry.source_name if entry else None,
         "google_drive_id": entry.google_drive_id if entry else None,
-        "sha256": entry.sha256 if entry else None,
-        "licence": entry.licence if entry else None,
+        "sha256": known.sha256 if known else None,
+        "licence": known.licence if known else None,
         "licence_note": entry.licence_note if entry else None,
     }
 
@@ -161,6 +170,7 @@ def _export(args: argparse.Namespace) -> int:
         model_args=_model_args(args.model_kwargs),
         target=Path(args.to),
         label_names=[label.strip() for label in labels if label.strip()] if labels else None,
+        dtype=getattr(torch, args.dtype) if args.dtype else None,
     )
     print(f'{result.folder}\ntimm.create_model("local-dir:{result.folder}", pretrained=True)')
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 SCHEDULES = ("adju", "fast", "norm")  # most telling first
 POOLINGS = ("GAP", "GCP")
 DIMS = (32, 64, 128, 256)
-PARTS = ("schedules", "dims", "backbones", "seeds")
+PARTS = ("weights", "schedules", "dims", "backbones", "seeds")
 
 # The rates and weight decays of Table 3 for a batch of 128; the recipes themselves are ShuffleNetV2's.
 _RESNET = {
@@ -32,7 +32,10 @@ STUDIED = "shufflenet_v2_x1_0"
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: backbone, pooling, schedule, seed, width D of the covariance, and further keys."""
+    """One run: backbone, pooling, schedule, seed, width D of the covariance, and further keys.
+
+    With `all_images` it trains on the whole set where the study takes a part of it.
+    """
 
     backbone: str
     pooling: str
@@ -40,12 +43,15 @@ class Cell:
     seed: int
     dim: int = 256
     keys: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    all_images: bool = False
 
     @property
     def name(self) -> str:
         """Name of the run's folder."""
         width = "" if self.dim == 256 else f"-d{self.dim}"
-        return f"{self.backbone}-{self.pooling.lower()}{width}-{self.schedule}-seed{self.seed}"
+        return (
+            f"{self.backbone}-{self.pooling.lower()}{width}-{self.schedule}-seed{self.seed}{'-all' * self.all_images}"
+        )
 
     @property
     def recipe(self) -> str:
@@ -70,10 +76,13 @@ class Cell:
         return keys
 
 
-def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str]) -> list[Cell]:
-    """The runs of the study in order: all six cells once, the widths, the other backbones, then the further seeds."""
+def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], subset: bool = False) -> list[Cell]:
+    """The runs of the study in order: the twins on all images where the study takes a `subset`, all six cells once,
+    the widths, the other backbones, then the further seeds."""
     first, *others = seeds
     cells: dict[Cell, None] = {}
+    if "weights" in parts:
+        cells.update({Cell(STUDIED, pool, "adju", first, all_images=subset): None for pool in POOLINGS})
     if "schedules" in parts:
         cells.update({Cell(STUDIED, pool, schedule, first): None for schedule in SCHEDULES for pool in POOLINGS})
     if "dims" in parts:

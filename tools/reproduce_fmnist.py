@@ -1,20 +1,25 @@
 """The paper's comparison on Fashion-MNIST, in one command: GAP and GCP under three schedules, widths, backbones.
 
     python tools/reproduce_fmnist.py --data-dir FMNIST
+    python tools/reproduce_fmnist.py --data-dir FMNIST --train-images 20000 --jobs 2
     python tools/reproduce_fmnist.py --data-dir FMNIST --device cuda --amp --parts backbones schedules dims
 
 Runs `recipes/fmnist_*.yaml` and writes the tables and the figure of `docs/fashion_mnist.md`. A run whose `summary.csv`
 is complete is not run again, an interrupted one goes on from its last epoch. The images are held as one tensor on the
-device and augmented there by the recipe's keys.
+device and augmented there by the recipe's keys. On a CPU, runs side by side with a share of the threads each (`--jobs`)
+get more done than one run with all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+import torch
 from fmnist_cells import BACKBONES, PARTS, Cell, plan
 from fmnist_study import DOCS, fill, finished
 from fmnist_tables import backbones_table, dims_table, draw, read_curves, schedules_table
@@ -36,7 +41,10 @@ def main() -> int:
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS, help="what to run")
     parser.add_argument("--backbones", nargs="+", default=["mobilenetv2_100", "resnet18"], choices=list(BACKBONES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="seeds of the six cells")
-    parser.add_argument("--train-images", type=int, metavar="N", help="train on the first N images")
+    parser.add_argument(
+        "--train-images", type=int, metavar="N", help="train on the first N images; the part `weights` takes all"
+    )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time; they share the threads")
     parser.add_argument("--batch-size", type=int, metavar="N", help="images per update; the rate follows in proportion")
     parser.add_argument("--epochs", type=int, metavar="N", help="epochs of every run, for a trial")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="device")
@@ -44,7 +52,9 @@ def main() -> int:
     parser.add_argument("--tables", action="store_true", help="run nothing, write the page from what has run")
     parser.add_argument("--list", action="store_true", help="run nothing, list the runs and which are complete")
     args = parser.parse_args()
-    cells = plan(args.parts, args.seeds, args.backbones)
+    if args.jobs < 1:
+        parser.error(f"--jobs must be 1 or more. Got {args.jobs}.")
+    cells = plan(args.parts, args.seeds, args.backbones, subset=args.train_images is not None)
     output = Path(args.output)
     epochs = {cell.schedule: args.epochs or read_recipe(find_recipe(cell.recipe))["epochs"] for cell in cells}
     if args.list:
@@ -53,18 +63,36 @@ def main() -> int:
         return 0
     if not args.tables:
         prepare_fashion_mnist(args.data_dir)
-        data = TensorData.fashion_mnist(args.data_dir, args.train_images)
-        for number, cell in enumerate(cells, start=1):
-            if not finished(output / cell.name, epochs[cell.schedule]):
-                print(f"== {number}/{len(cells)} {cell.name}", flush=True)
-                run(cell, args, data)
+        missing = [cell for cell in cells if not finished(output / cell.name, epochs[cell.schedule])]
+        run_all(missing, args)
     page = write_page(output, Path(args.docs), cells, epochs)
     print(f"wrote {page}")
     return 0
 
 
-def run(cell: Cell, args: argparse.Namespace, data: TensorData) -> None:
+def run_all(cells: list[Cell], args: argparse.Namespace) -> None:
+    """Train the cells, `--jobs` at a time, each in a process of its own where there are several."""
+    if args.jobs == 1:
+        for number, cell in enumerate(cells, start=1):
+            print(f"== {number}/{len(cells)} {cell.name}", flush=True)
+            run(cell, args)
+        return
+    threads = max(1, torch.get_num_threads() // args.jobs)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(args.jobs, context, torch.set_num_threads, (threads,), max_tasks_per_child=1) as pool:
+        jobs = {pool.submit(run, cell, args): cell for cell in cells}
+        try:
+            for number, job in enumerate(as_completed(jobs), start=1):
+                job.result()
+                print(f"== {number}/{len(cells)} {jobs[job].name} is complete", flush=True)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def run(cell: Cell, args: argparse.Namespace) -> None:
     """Train one cell, going on from its last epoch if there is one."""
+    data = TensorData.fashion_mnist(args.data_dir, None if cell.all_images else args.train_images)
     last = Path(args.output) / cell.name / "last.pth.tar"
     keys: dict[str, Any] = {
         **cell.settings(read_recipe(find_recipe(cell.recipe)), args.batch_size),

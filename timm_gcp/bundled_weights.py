@@ -1,0 +1,50 @@
+"""What is known of the weights inside this package: how they were trained, and what their very files score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """One set of weights that this package ships, trained with its own recipes.
+
+    Attributes:
+        arch: Model name for `timm.create_model`.
+        tag: Tag after the dot, schedule and data set.
+        params: Parameters of this very model.
+        top1: Accuracy in % of this file on the data set's test images, by `timm-gcp validate`.
+        top5: The same for the five best.
+        recipe: Recipe file in `recipes/`.
+        schedule: Name for train.py's `--sched`.
+        epochs: Epochs trained.
+        images: Training images.
+        seed: Random seed.
+        sha256: Digest of `model.safetensors`.
+        dtype: Type that the weights are stored in.
+        dataset: Data set, by its name on the Hub.
+        licence: SPDX id of the weights.
+    """
+
+    arch: str
+    tag: str
+    params: int
+    top1: float
+    top5: float
+    recipe: str
+    schedule: str
+    epochs: int
+    images: int
+    seed: int
+    sha256: str
+    dtype: str = "float16"
+    dataset: str = "fashion_mnist"
+    licence: str = "Apache-2.0"
+
+    @property
+    def name(self) -> str:
+        """`arch.tag`."""
+        return f"{self.arch}.{self.tag}"
+
+
+ROWS: tuple[Bundled, ...] = ()
