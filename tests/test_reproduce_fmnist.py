@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from pathlib import Path
@@ -26,12 +27,17 @@ def tool(monkeypatch):
 
 
 def test_plan(tool):
-    cells = tool[0].plan(["schedules", "dims", "backbones", "seeds"], [0, 1, 2], ["resnet18"])
+    cells = tool[0].plan(tool[0].PARTS, [0, 1, 2], ["resnet18"])
     names = [cell.name for cell in cells]
     assert len(names) == len(set(names)) == 6 + 3 + 2 + 12
     assert names[:2] == ["shufflenet_v2_x1_0-gap-adju-seed0", "shufflenet_v2_x1_0-gcp-adju-seed0"]
     assert {name.split("-")[-2] for name in names[:6]} == {"adju", "fast", "norm"}
     assert [name.split("-")[-2] for name in names[-12:]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
+
+
+def test_the_shipped_weights_take_all_images(tool):
+    names = [cell.name for cell in tool[0].plan(["weights", "schedules"], [0], [], subset=True)]
+    assert len(names) == 2 + 6 and names[1] == "shufflenet_v2_x1_0-gcp-adju-seed0-all" and names[3] == names[1][:-4]
 
 
 def test_every_cell_is_a_recipe_and_twins_share_their_map(tool):
@@ -66,6 +72,15 @@ def test_tables_by_hand(tool, tmp_path):
         cell("shufflenet_v2_x1_0", "GCP", "adju", 1): curve(86.0, 91.2),
         cell("shufflenet_v2_x1_0", "GCP", "adju", 0, 32): curve(88.0, 90.5),
     }
+    assert tables.weights_table(curves).splitlines()[2:] == [
+        "| GAP, seed 0 | 85.00 | 91.00 |",
+        "| GAP, seed 1 | 85.00 | 91.50 |",
+        "| GCP, seed 0 | 91.00 | 93.00 |",
+        "| GCP, seed 1 | 86.00 | 91.20 |",
+    ]
+    whole = {**curves, cell("shufflenet_v2_x1_0", "GCP", "adju", 0, all_images=True): curve(92.0, 94.0)}
+    assert tables.weights_table(whole).splitlines()[2:] == ["| GCP, seed 0 | 92.00 | 94.00 |"]
+    assert tables.schedules_table(whole) == tables.schedules_table(curves)
     lines = tables.schedules_table(curves).splitlines()
     assert lines[2].startswith("| LR_norm | 3 | 92.00 | - | - | - | - |")
     assert lines[4] == (
@@ -88,7 +103,9 @@ def test_the_whole_resumes_and_fills_the_page(tool, tmp_path, monkeypatch, capsy
     page.write_text((TOOLS.parent / "docs" / "fashion_mnist.md").read_text())
     arguments = ["x", "--data-dir", str(tmp_path), "--output", str(tmp_path / "runs"), "--docs", str(page.parent)]
     arguments += ["--parts", "dims", "--seeds", "0", "--epochs", "1", "--batch-size", "32", "--amp"]
-    monkeypatch.setattr(reproduce, "plan", lambda *given: [reproduce.Cell("shufflenet_v2_x1_0", "GCP", "adju", 0, 32)])
+    monkeypatch.setattr(
+        reproduce, "plan", lambda *given, **options: [reproduce.Cell("shufflenet_v2_x1_0", "GCP", "adju", 0, 32)]
+    )
     monkeypatch.setattr(sys, "argv", arguments)
     assert reproduce.main() == 0
     assert "== 1/1 shufflenet_v2_x1_0-gcp-d32-adju-seed0" in capsys.readouterr().out
@@ -97,3 +114,25 @@ def test_the_whole_resumes_and_fills_the_page(tool, tmp_path, monkeypatch, capsy
     assert reproduce.main() == 0 and "==" not in capsys.readouterr().out  # complete: not run again
     monkeypatch.setattr(sys, "argv", [*arguments, "--list"])
     assert reproduce.main() == 0 and capsys.readouterr().out == "done shufflenet_v2_x1_0-gcp-d32-adju-seed0\n"
+
+
+def test_runs_side_by_side(tool, tmp_path, capfd):
+    reproduce, _ = tool
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split, count in (("train", 64), ("t10k", 20)):
+        images, labels = (f"{split}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1"))
+        shape = b"".join(side.to_bytes(4, "big") for side in (count, 28, 28))
+        (raw / images).write_bytes(b"\0\0\x08\x03" + shape + bytes(range(196)) * 4 * count)
+        (raw / labels).write_bytes(b"\0\0\x08\x01" + shape[:4] + bytes(i % 10 for i in range(count)))
+    args = argparse.Namespace(data_dir=str(tmp_path), output=str(tmp_path / "runs"), jobs=2, train_images=32, epochs=1,
+                              batch_size=32, device="cpu", amp=False)  # fmt: skip
+    cells = [reproduce.Cell("shufflenet_v2_x1_0", *kind) for kind in (("GAP", "adju", 0), ("GCP", "adju", 0, 32))]
+    reproduce.run_all(cells, args)
+    printed = capfd.readouterr().out
+    for cell in cells:
+        assert len((tmp_path / "runs" / cell.name / "summary.csv").read_text().splitlines()) == 2
+        assert f"{cell.name}, epoch 1/1: " in printed and f"{cell.name} is complete" in printed
+    args.data_dir = str(tmp_path / "nowhere")
+    with pytest.raises(RuntimeError, match="not found"):
+        reproduce.run_all(cells[:1], args)

@@ -57,16 +57,17 @@ class Run:
 
 
 class PrintEpochs(Callback):
-    """Prints one line per epoch."""
+    """Prints one line per epoch, after `prefix`."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
         self.started = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, epochs: int, row: dict[str, float], folder: Path) -> None:
         """Print the epoch's row of `summary.csv` and the seconds it took."""
         now = time.perf_counter()
         values = ", ".join(f"{name} {value:.4g}" for name, value in row.items() if name != "epoch")
-        print(f"epoch {epoch + 1}/{epochs}: {values}, {now - self.started:.1f} s", flush=True)
+        print(f"{self.prefix}epoch {epoch + 1}/{epochs}: {values}, {now - self.started:.1f} s", flush=True)
         self.started = now
 
 

@@ -37,11 +37,14 @@ def spread(values: Sequence[float]) -> str:
     )
 
 
-def _of(curves: Curves, backbone: str, pooling: str, schedule: str, dim: int = 256) -> dict[int, RunCurve]:
+def _of(
+    curves: Curves, backbone: str, pooling: str, schedule: str, dim: int = 256, all_images: bool = False
+) -> dict[int, RunCurve]:
+    wanted = (backbone, pooling, schedule, dim, all_images)
     return {
         cell.seed: curve
         for cell, curve in curves.items()
-        if (cell.backbone, cell.pooling, cell.schedule, cell.dim) == (backbone, pooling, schedule, dim)
+        if (cell.backbone, cell.pooling, cell.schedule, cell.dim, cell.all_images) == wanted
     }
 
 
@@ -55,6 +58,19 @@ def _matching(gap: dict[int, RunCurve], gcp: dict[int, RunCurve]) -> str:
     common = sorted(set(gap) & set(gcp))
     reached = [matching_epoch(gcp[seed], gap[seed].top1[-1]) for seed in common]
     return ", ".join("never" if epoch is None else str(epoch) for epoch in reached) or "-"
+
+
+def weights_table(curves: Curves) -> str:
+    """The twins that were trained on all images under LR_adju: accuracy after every epoch."""
+    whole = any(cell.all_images for cell in curves)  # else the whole study took all images
+    runs = {pooling: _of(curves, STUDIED, pooling, "adju", all_images=whole) for pooling in POOLINGS}
+    epochs = max((len(curve.epochs) for found in runs.values() for curve in found.values()), default=0)
+    rows = [
+        [f"{pooling}, seed {seed}", *(f"{value:.2f}" for value in curve.top1)]
+        for pooling, found in runs.items()
+        for seed, curve in sorted(found.items())
+    ]
+    return _markdown(["Top-1 after epoch", *(str(epoch + 1) for epoch in range(epochs))], rows)
 
 
 def schedules_table(curves: Curves) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from fmnist_cells import BACKBONES, PARTS, Cell, plan
 from fmnist_study import DOCS, fill, finished
-from fmnist_tables import backbones_table, dims_table, draw, read_curves, schedules_table
+from fmnist_tables import backbones_table, dims_table, draw, read_curves, schedules_table, weights_table
 
 from timm_gcp.data import prepare_fashion_mnist
 from timm_gcp.recipe import find_recipe, read_recipe
@@ -107,13 +107,14 @@ def run(cell: Cell, args: argparse.Namespace) -> None:
     }
     if args.epochs:
         keys["epochs"] = args.epochs
-    train(resolve_args(cell.recipe, keys), [PrintEpochs()], data.loaders)
+    train(resolve_args(cell.recipe, keys), [PrintEpochs(f"{cell.name}, " if args.jobs > 1 else "")], data.loaders)
 
 
 def write_page(output: Path, docs: Path, cells: list[Cell], epochs: dict[str, int]) -> Path:
     """Fill in the tables of the page and draw its figure."""
     curves = read_curves(output, cells, epochs)
     page = docs / "fashion_mnist.md"
+    fill(page, "weights", weights_table(curves))
     fill(
         page,
         "schedules",

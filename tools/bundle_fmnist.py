@@ -1,0 +1,120 @@
+"""Trained runs of the Fashion-MNIST study -> weight folders inside the package, each measured as it is shipped.
+
+    python tools/bundle_fmnist.py --data-dir FMNIST --runs output/fmnist
+    python tools/make_model_cards.py
+
+The first command takes the last epoch of each run, stores it in float16 unless that changes the test accuracy by more
+than 0.05 points, and prints the rows for `timm_gcp/bundled_weights.py`. The second writes the cards from these rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import timm
+import torch
+import yaml
+from fmnist_cells import BACKBONES, POOLINGS, STUDIED, Cell
+
+from timm_gcp import pretrained as table
+from timm_gcp.cli import main as timm_gcp
+from timm_gcp.data import FASHION_MNIST_CLASSES, prepare_fashion_mnist
+from timm_gcp.weight_import import file_sha256, import_file
+
+TAG = "adju_fmnist"
+TOLERANCE = 0.05  # points of top-1
+LIMIT = 25e6  # bytes of all bundled weights together
+
+
+def main() -> int:
+    """Bundle every finished run whose architecture has tags of its own."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", required=True, metavar="DIR", help="folder of Fashion-MNIST")
+    parser.add_argument("--runs", default="output/fmnist", metavar="DIR", help="folder of the runs")
+    parser.add_argument(
+        "--train-images", type=int, default=60000, metavar="N", help="images of the runs that took a part of the set"
+    )
+    parser.add_argument("--to", default=str(table.BUNDLED), metavar="DIR", help="folder of the bundled weights")
+    args = parser.parse_args()
+    prepare_fashion_mnist(args.data_dir)
+    done = [run for run in (Path(args.runs) / cell.name for cell in _candidates()) if _is_complete(run)]
+    if not done:
+        raise SystemExit(f"{args.runs!r} has no finished run. Train: python tools/reproduce_fmnist.py --parts weights.")
+    for run in done:
+        images = 60000 if run.name.endswith("-all") else args.train_images
+        print(bundle(run, Path(args.to), args.data_dir, images), flush=True)
+    size = sum(path.stat().st_size for path in Path(args.to).glob("*/model.safetensors"))
+    print(f"{size / 1e6:.1f} MB in all")
+    if size > LIMIT:
+        raise SystemExit(f"The bundled weights take {size / 1e6:.1f} MB, more than {LIMIT / 1e6:.0f}. Remove some.")
+    return 0
+
+
+def _candidates() -> list[Cell]:
+    cells = [Cell(STUDIED, pooling, "adju", 0, all_images=True) for pooling in POOLINGS]
+    cells += [Cell(STUDIED, pooling, "adju", 0) for pooling in POOLINGS]
+    return cells + [Cell(name, "GCP", "adju", 0, keys=BACKBONES[name]) for name in ("mobilenetv2_100", "resnet18")]
+
+
+def _is_complete(run: Path) -> bool:
+    summary, keys = run / "summary.csv", run / "args.yaml"
+    if not summary.is_file() or not keys.is_file():
+        return False
+    return len(summary.read_text().splitlines()) > yaml.safe_load(keys.read_text())["epochs"]
+
+
+def bundle(run: Path, target: Path, data_dir: str, images: int) -> str:
+    """Make the weight folder of one run; its row for `bundled_weights.py`."""
+    keys = yaml.safe_load((run / "args.yaml").read_text())
+    name = f"{keys['model']}.{TAG}"
+    with tempfile.TemporaryDirectory() as scratch:
+        found = {}
+        for dtype in (torch.float32, torch.float16):
+            folder = Path(scratch) / str(dtype)
+            import_file(
+                run / "last.pth.tar",
+                name,
+                model_args=keys["model_kwargs"],
+                target=folder,
+                label_names=list(FASHION_MNIST_CLASSES),
+                dtype=dtype,
+            )
+            found[dtype] = folder, _accuracy(folder, data_dir)
+            print(f"{run.name}, {dtype}: {found[dtype][1]}", file=sys.stderr, flush=True)
+        narrow = abs(found[torch.float16][1][0] - found[torch.float32][1][0]) <= TOLERANCE
+        dtype = torch.float16 if narrow else torch.float32
+        folder, (top1, top5) = found[dtype]
+        target.mkdir(exist_ok=True)
+        incoming = target / f".{name}"
+        shutil.rmtree(incoming, ignore_errors=True)
+        shutil.copytree(folder, incoming)
+        shutil.rmtree(target / name, ignore_errors=True)
+        incoming.rename(target / name)
+    model = timm.create_model(f"local-dir:{target / name}")
+    return (
+        f'    Bundled("{keys["model"]}", "{TAG}", {sum(p.numel() for p in model.parameters())}, {top1}, {top5}, '
+        f'"fmnist_adju.yaml", "{keys["sched"]}", {keys["epochs"]}, {images}, {keys["seed"]}, '
+        f'"{file_sha256(target / name / "model.safetensors")}", "{str(dtype).removeprefix("torch.")}"),'
+    )
+
+
+def _accuracy(folder: Path, data_dir: str) -> tuple[float, float]:
+    """Top-1 and top-5 in percent, by `timm-gcp validate`."""
+    command = ["validate", "--model", f"local-dir:{folder}", "--data-dir", data_dir, "--dataset", "torch/fashion_mnist"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        status = timm_gcp([*command, "--json"])
+    if status:
+        raise SystemExit(f"timm-gcp validate failed on {folder}.")
+    report = json.loads(printed.getvalue())
+    return round(report["top1"], 2), round(report["top5"], 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
