@@ -47,4 +47,32 @@ class Bundled:
         return f"{self.arch}.{self.tag}"
 
 
-ROWS: tuple[Bundled, ...] = ()
+# Rows as `tools/bundle_fmnist.py` prints them.
+ROWS = (
+    Bundled(
+        arch="shufflenet_v2_x1_0_gcp",
+        tag="adju_fmnist",
+        params=1_844_798,
+        top1=92.43,
+        top5=99.95,
+        recipe="fmnist_adju.yaml",
+        schedule="gcp_shufflenetv2_adju:stretch",
+        epochs=10,
+        images=60_000,
+        seed=0,
+        sha256="2bb0d074cad69a046b8dec58f7f985eef0ca2ed74969c43afbb394a15c005568",
+    ),
+    Bundled(
+        arch="shufflenet_v2_x1_0",
+        tag="adju_fmnist",
+        params=1_263_422,
+        top1=92.18,
+        top5=99.94,
+        recipe="fmnist_adju.yaml",
+        schedule="gcp_shufflenetv2_adju:stretch",
+        epochs=10,
+        images=60_000,
+        seed=0,
+        sha256="fc4b615a259338083b521a261cb63eb699338579a86595bd809d0b51393dc934",
+    ),
+)

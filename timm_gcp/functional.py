@@ -185,13 +185,15 @@ def global_cov_pool(
     Args:
         x: Features `(B, D, H, W)` or `(B, D, N)`, any strides. Half types and autocast are computed in float32.
         normalization: `'newton_schulz'` (the paper's), `'eigh'` (exact square root, Eq. (2)), `'power'`
-            (Σ to the `exponent`, MPN-COV), `'log'` (log(Σ + eps·I) − log(eps)·I, after DeepO2P), `'none'`
-            (the covariance itself) or `'signed_sqrt_l2'` (element-wise, after B-CNN).
+            (Σ to the `exponent`, MPN-COV), `'log'` (log(Σ + eps·I) − log(eps)·I, after DeepO2P; eigenvalues below
+            1e-7 of the largest are noise in float32, so choose `eps` above that), `'none'` (the covariance itself,
+            which overflows in float16) or `'signed_sqrt_l2'` (element-wise, after B-CNN).
         n_iter: Newton–Schulz steps.
         exponent: Exponent of `'power'`, in (0, 2].
         eps: Regulariser of `'log'`, in the units of the covariance.
         form: `'auto'`, or `'spectral'`, `'products'`, `'compose'` to force how Newton–Schulz is computed.
-        side: `'auto'` (the smaller), or `'covariance'` (D×D), `'gram'` (N×N).
+        side: `'auto'` (the smaller), or `'covariance'` (D×D), `'gram'` (N×N). `'none'` and `'signed_sqrt_l2'` are
+            the D×D matrix itself and take `'auto'` only, for `form`, too.
         iteration_dtype: `'bfloat16'` rounds the factors of the products inside Newton–Schulz to it, for speed on GPUs;
             None computes them in the working precision. docs/performance.md has the error.
 
@@ -207,6 +209,9 @@ def global_cov_pool(
     """
     check_normalization(normalization, n_iter, exponent, eps)
     low = check_iteration_dtype(iteration_dtype, normalization)
+    if normalization in ("none", "signed_sqrt_l2"):
+        check_choice("form", form, ("auto",))
+        check_choice("side", side, ("auto",))
     out_dtype = result_dtype(x)
     with autocast_off(x.device):
         features = _features(x)

@@ -145,7 +145,7 @@ class SpectralPoolGradient(torch.autograd.Function):
 
         if not isinstance(ctx.fn, NewtonSchulz):
             raise RuntimeError(
-                "second derivatives are implemented for normalization 'newton_schulz' and 'none' only; "
+                "second derivatives are implemented for normalization 'newton_schulz', 'none' and 'signed_sqrt_l2'; "
                 f"this layer uses {ctx.fn}. Use 'newton_schulz' with more steps for an approximate root."
             )
         grad, x = ctx.saved_tensors

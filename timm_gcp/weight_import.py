@@ -230,6 +230,10 @@ def _take_preprocessing(model: Any, checkpoint: Mapping[str, Any]) -> None:
         found = resolve_data_config(vars(args), model=model)
         keys = ("input_size", "interpolation", "mean", "std", "crop_pct")
         model.pretrained_cfg.update({key: found[key] for key in keys if key in found})
+        with torch.inference_mode():
+            features = model.forward_features(torch.zeros(1, *model.pretrained_cfg["input_size"], device="meta"))
+        if features.ndim == 4:
+            model.pretrained_cfg["pool_size"] = tuple(features.shape[-2:])
 
 
 def _version() -> str:

@@ -86,6 +86,7 @@ def bundle(run: Path, target: Path, data_dir: str, images: int) -> str:
                 label_names=list(FASHION_MNIST_CLASSES),
                 dtype=dtype,
             )
+            _state_licence(folder / "config.json")
             found[dtype] = folder, _accuracy(folder, data_dir)
             print(f"{run.name}, {dtype}: {found[dtype][1]}", file=sys.stderr, flush=True)
         narrow = abs(found[torch.float16][1][0] - found[torch.float32][1][0]) <= TOLERANCE
@@ -98,11 +99,27 @@ def bundle(run: Path, target: Path, data_dir: str, images: int) -> str:
         shutil.rmtree(target / name, ignore_errors=True)
         incoming.rename(target / name)
     model = timm.create_model(f"local-dir:{target / name}")
-    return (
-        f'    Bundled("{keys["model"]}", "{TAG}", {sum(p.numel() for p in model.parameters())}, {top1}, {top5}, '
-        f'"fmnist_adju.yaml", "{keys["sched"]}", {keys["epochs"]}, {images}, {keys["seed"]}, '
-        f'"{file_sha256(target / name / "model.safetensors")}", "{str(dtype).removeprefix("torch.")}"),'
-    )
+    row = {
+        "arch": keys["model"],
+        "tag": TAG,
+        "params": sum(parameter.numel() for parameter in model.parameters()),
+        "top1": top1,
+        "top5": top5,
+        "recipe": "fmnist_adju.yaml",
+        "schedule": keys["sched"],
+        "epochs": keys["epochs"],
+        "images": images,
+        "seed": keys["seed"],
+        "sha256": file_sha256(target / name / "model.safetensors"),
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    return "Bundled(" + ", ".join(f"{key}={value!r}" for key, value in row.items()) + "),"
+
+
+def _state_licence(path: Path) -> None:
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["pretrained_cfg"]["license"] = "apache-2.0"
+    path.write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
 def _accuracy(folder: Path, data_dir: str) -> tuple[float, float]:

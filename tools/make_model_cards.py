@@ -1,21 +1,31 @@
-"""Write MODEL_CARDS.md from the table of published weights: `python tools/make_model_cards.py`."""
+"""Write MODEL_CARDS.md and the cards of the bundled weights from their tables: `python tools/make_model_cards.py`."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from timm_gcp.cards import model_cards
+from timm_gcp.cards import card, model_cards
+from timm_gcp.pretrained import BUNDLED_WEIGHTS
 
-PAGE = Path(__file__).parents[1] / "MODEL_CARDS.md"
+ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Write the page."""
-    draft = PAGE.with_suffix(".md.tmp")
-    draft.write_text(model_cards(), encoding="utf-8")
-    os.replace(draft, PAGE)
-    print(f"wrote {PAGE}")
+    """Write the page, and a README.md beside every bundled file of weights."""
+    write(ROOT / "MODEL_CARDS.md", model_cards())
+    for name in BUNDLED_WEIGHTS:
+        folder = ROOT / "timm_gcp" / "weights_bundled" / name
+        if folder.is_dir():
+            write(folder / "README.md", card(name))
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file in one move."""
+    draft = path.with_suffix(".md.tmp")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":
