@@ -45,6 +45,22 @@ def test_peak_bytes():
     assert bench_common.peak_bytes(run, torch.device("cpu")) == 2 * 4000
 
 
+def test_kernels_are_counted_by_shape_and_timed_alone(monkeypatch):
+    a, cpu, threads = torch.randn(2, 8, 8), torch.device("cpu"), torch.get_num_threads()
+    seen = []
+    monkeypatch.setattr(bench_common, "_seconds", lambda run, device: seen.append(run().shape) or 0.5)
+
+    def run():
+        torch.baddbmm(a, a @ a.mT, a, alpha=0.5) + a @ a.mT
+        a.exp()
+
+    assert bench_common.kernels_ms(run, 1, cpu) == pytest.approx(1500)  # two products of one kind, one of another
+    assert seen == [(2, 8, 8)] * 8 and torch.get_num_threads() == threads  # each kind warmed up and timed once
+    monkeypatch.undo()
+    assert bench_common.kernels_ms(lambda: torch.linalg.eigh(a @ a.mT), 2, cpu) > 0
+    assert bench_common.kernels_ms(lambda: a.exp(), 2, cpu) == 0
+
+
 def test_interleaved_gives_the_median_of_each_run():
     turns = []
     times = bench_common.interleaved(

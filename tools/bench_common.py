@@ -7,6 +7,7 @@ import platform
 import statistics
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,51 @@ def peak_bytes(run: Callable[[], Any], device: torch.device) -> int:
     with PeakBytes() as mode:
         run()
     return mode.peak
+
+
+class _Kernels(TorchDispatchMode):
+    """Counts the matrix products and eigendecompositions of a run, by shapes, strides, factors and threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[tuple[Any, ...]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note the call and run it."""
+        if func in _KERNELS:
+            operands = [a for a in args if isinstance(a, torch.Tensor)]
+            shapes = tuple((tuple(a.shape), a.stride()) for a in operands)
+            factors = tuple(sorted((kwargs or {}).items()))
+            self.calls[func, shapes, operands[0].dtype, factors, torch.get_num_threads()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+_KERNELS = (
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten._linalg_eigh.default,
+)
+
+
+def kernels_ms(run: Callable[[], Any], rounds: int, device: torch.device) -> float:
+    """Milliseconds of the products and eigendecompositions of `run`, each timed alone at its own shape and summed.
+
+    What `run` takes beyond it goes to everything else: passes over memory, and the calls themselves. Of
+    eigendecompositions that run side by side in several threads it counts those of the calling thread.
+    """
+    with _Kernels() as mode:
+        run()
+    total = 0.0
+    threads = torch.get_num_threads()
+    for (func, shapes, dtype, factors, used), count in mode.calls.items():
+        operands = [torch.empty_strided(*shape, dtype=dtype, device=device).normal_() for shape in shapes]
+        if func is torch.ops.aten._linalg_eigh.default:
+            operands = [operands[0] @ operands[0].mT]
+        torch.set_num_threads(used)
+        times = [_seconds(lambda f=func, a=operands, k=dict(factors): f(*a, **k), device) for _ in range(rounds + 3)]
+        torch.set_num_threads(threads)
+        total += count * statistics.median(times[3:])
+    return 1e3 * total
 
 
 def machine(device: torch.device) -> str:

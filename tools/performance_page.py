@@ -40,7 +40,12 @@ def pooling_tables(folder: Path, device: str) -> str:
     about = (folder / f"pooling_{device}.md").read_text(encoding="utf-8").splitlines()[0]
     key = {"B, D, map": "B, D, map"}
     pools = ("ours", "reference", "authors", "eigh", "compiled", "average")
-    both = _columns(rows, key | {f"{p} f+b": p for p in pools} | {"floor f+b": "floor", "faster": "reference / ours"})
+    both = _columns(
+        rows,
+        key
+        | {f"{p} f+b": p for p in pools}
+        | {"kernels f+b": "kernels", "floor f+b": "floor", "faster": "reference / ours"},
+    )
     forward = _columns(rows, key | {f"{p} fwd": p for p in pools})
     memory = {f"{who} {what} MB": f"{who} {what}" for what in ("saved", "peak") for who in ("ours", "reference")}
     saved = _columns(rows, key | memory | {"saved 1/": "saved: reference / ours"})
