@@ -54,6 +54,9 @@ def test_model_is_the_one_that_was_trained(name):
     assert config["input_size"] == (1, 64, 64) and config["crop_pct"] == 1.0 and len(config["mean"]) == 1
     features = model.eval().forward_features(torch.zeros(1, 1, 64, 64))
     assert features.shape[2:] == (4, 4), "the map that it was trained with"
+    untrained = timm.create_model(name).eval()
+    assert untrained.forward_features(torch.zeros(1, 1, 64, 64)).shape == features.shape
+    assert untrained.num_classes == 10 and timm.create_model(name, num_classes=3).num_classes == 3
     assert timm.create_model(name, pretrained=True, num_classes=3)(torch.zeros(2, 1, 64, 64)).shape == (2, 3)
 
 

@@ -23,6 +23,7 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
 
     A source that the caller names (`pretrained_cfg_overlay=dict(file=...)`, `local-dir:`, `hf-hub:`) is checked, then
     left alone. Otherwise: the local store or the package, else the Hub where the weights are published, else one error.
+    Model arguments kept with the weights, such as `output_stride`, apply wherever their tag is named.
 
     Args:
         variant: Model name without tag.
@@ -38,10 +39,13 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
         RuntimeError: If the Hub does not deliver.
     """
     kwargs = dict(kwargs)
+    cfg = kwargs.get("pretrained_cfg")
     if not pretrained:
+        folder = store.find(f"{variant}.{cfg}") if isinstance(cfg, str) and cfg else None
+        if folder is not None:  # a tag names the model that its weights fit, with or without them
+            kwargs = {**table.folder_cfg(folder)[1], **kwargs}
         yield kwargs
         return
-    cfg = kwargs.get("pretrained_cfg")
     overlay = dict(kwargs.get("pretrained_cfg_overlay") or {})
     explicit = overlay if any(overlay.get(key) for key in _SOURCES) else _as_dict(cfg)
     name = ""
