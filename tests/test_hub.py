@@ -190,10 +190,12 @@ def test_refusals(hub_server: HubServer, folder: Path, code: str, monkeypatch: p
         pushed()
 
 
-def test_nothing_to_push() -> None:
-    with pytest.raises(
-        FileNotFoundError, match=r"No weight folder resnet18_gcp.x on this machine to upload. There: none"
-    ):
+def test_nothing_to_push(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = r"No weight folder resnet18_gcp.x on this machine to upload. There: "
+    with pytest.raises(FileNotFoundError, match=text + r"shufflenet_v2_x1_0.adju_fmnist, "):
+        hub.prepare("resnet18_gcp.x")
+    monkeypatch.setattr(table, "BUNDLED", tmp_path)
+    with pytest.raises(FileNotFoundError, match=text + "none"):
         hub.prepare("resnet18_gcp.x")
     with pytest.raises(ValueError, match=r"named ARCH\.TAG"):
         hub.prepare("resnet18_gcp")

@@ -46,7 +46,9 @@ def importing(path: Path, **kwargs: Any) -> Any:
 def test_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["weights", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + 40 + 2 and table.NO_LICENCE in lines[-1]
+    assert len(lines) == 1 + 40 + len(table.BUNDLED_WEIGHTS) + 2 and table.NO_LICENCE in lines[-1]
+    line = next(line for line in lines if line.startswith("shufflenet_v2_x1_0_gcp.adju_fmnist "))
+    assert line.split()[1:4] == ["bundled", "256", "1.84M"] and line.split()[-1] == "Apache-2.0"
     line = next(line for line in lines if line.startswith("resnet50_gcp.norm_in1k "))
     assert line.split() == [
         "resnet50_gcp.norm_in1k", "from", "the", "authors'", "file", "256", "56.93M", "6.46", "78.56", "94.09",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .centring import centre
-from .dispatch import check_choice, choose_form, use_gram
+from .dispatch import FORMS, SIDES, check_choice, choose_form, use_gram
 from .newton_schulz import root
 from .precision import autocast_off, result_dtype, widen
 from .product_form import ProductPool, compose, product_value
@@ -192,8 +192,8 @@ def global_cov_pool(
         exponent: Exponent of `'power'`, in (0, 2].
         eps: Regulariser of `'log'`, in the units of the covariance.
         form: `'auto'`, or `'spectral'`, `'products'`, `'compose'` to force how Newton–Schulz is computed.
-        side: `'auto'` (the smaller), or `'covariance'` (D×D), `'gram'` (N×N). `'none'` and `'signed_sqrt_l2'` are
-            the D×D matrix itself and take `'auto'` only, for `form`, too.
+        side: `'auto'` (the smaller), or `'covariance'` (D×D), `'gram'` (N×N); the same to `'none'` and
+            `'signed_sqrt_l2'`, which are the D×D matrix itself.
         iteration_dtype: `'bfloat16'` rounds the factors of the products inside Newton–Schulz to it, for speed on GPUs;
             None computes them in the working precision. docs/performance.md has the error.
 
@@ -209,9 +209,8 @@ def global_cov_pool(
     """
     check_normalization(normalization, n_iter, exponent, eps)
     low = check_iteration_dtype(iteration_dtype, normalization)
-    if normalization in ("none", "signed_sqrt_l2"):
-        check_choice("form", form, ("auto",))
-        check_choice("side", side, ("auto",))
+    check_choice("form", form, FORMS)
+    check_choice("side", side, SIDES)
     out_dtype = result_dtype(x)
     with autocast_off(x.device):
         features = _features(x)
