@@ -31,17 +31,18 @@ def front_matter(name: str, licence: str | None = None) -> dict[str, Any]:
         "pipeline_tag": "image-classification",
         "tags": ["image-classification", "timm", *(["global-covariance-pooling"] if gcp else [])],
     }
-    if known is None:
-        return data
+    source: dict[str, Any] = {}
     if shipped is not None:
-        split, top1, top5, source = "test", shipped.top1, shipped.top5, {}
+        dataset, split, top1, top5 = shipped.dataset, "test", shipped.top1, shipped.top5
+    elif entry is not None:
+        figure = entry.figures[0]
+        dataset, split, top1, top5 = entry.dataset, "validation", figure.top1, figure.top5
+        source = {"source": {"name": figure.origin, "url": entry.source_url}}
     else:
-        assert entry is not None
-        split, top1, top5 = "validation", entry.figures[0].top1, entry.figures[0].top5
-        source = {"source": {"name": entry.figures[0].origin, "url": entry.source_url}}
+        return data
     result = {
         "task": {"type": "image-classification"},
-        "dataset": {"name": DATASETS[known.dataset], "type": known.dataset, "split": split},
+        "dataset": {"name": DATASETS[dataset], "type": dataset, "split": split},
         "metrics": [
             {"type": "accuracy", "name": "Top-1 accuracy (%)", "value": top1},
             {"type": "accuracy", "name": "Top-5 accuracy (%)", "value": top5},
@@ -49,7 +50,7 @@ def front_matter(name: str, licence: str | None = None) -> dict[str, Any]:
         **source,
     }
     return data | {
-        "datasets": [known.dataset],
+        "datasets": [dataset],
         "metrics": ["accuracy"],
         "model-index": [{"name": name, "results": [result]}],
     }

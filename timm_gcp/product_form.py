@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .centring import fewer_columns, peak_scale, project_adjoint, recorded_peak_scale
-from .newton_schulz import add_identity_, inverse_root, next_residual, product, root
+from .newton_schulz import add_identity_, add_to_diagonal, inverse_root, next_residual, product, root
 from .precision import autocast_off
 from .upper_triangle import gather_triangle, product_triangle, twice_symmetric
 
@@ -115,17 +115,11 @@ def _gradient(
         inner = torch.bmm(scaled.mT, p) / trace
         d_side, last = _tangent(inner, side, residuals, gram, low)
         slope = -0.5 * (inner * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
-        d_side = _add_to_diagonal(d_side, slope)
+        d_side = add_to_diagonal(d_side, slope)
         return torch.baddbmm(torch.bmm(p, last * factor), scaled, d_side * factor)
     d_side, last = _tangent(sym, side, residuals, gram, low)
     slope = 0.5 * (sym * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
-    return torch.bmm(_add_to_diagonal(d_side, slope) * factor, scaled)
-
-
-def _add_to_diagonal(a: Tensor, value: Tensor) -> Tensor:
-    """`a + value·I` for `(B, n, n)` and `(B,)`."""
-    diagonal = torch.diagonal(a, dim1=-2, dim2=-1) + value[:, None]
-    return torch.diagonal_scatter(a, diagonal, dim1=-2, dim2=-1)
+    return torch.bmm(add_to_diagonal(d_side, slope) * factor, scaled)
 
 
 def product_gradient(grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> Tensor:

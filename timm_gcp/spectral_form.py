@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .batched_eigh import batched_eigh
 from .centring import centre, unit_features
+from .newton_schulz import add_to_diagonal
 from .precision import autocast_off
 from .scalar_functions import NewtonSchulz, ScalarFunction
 from .upper_triangle import product_triangle, twice_symmetric
@@ -109,7 +110,7 @@ def _covariance_gradient(grad: Tensor, x: Tensor, lam: Tensor, u: Tensor, fn: Sc
         diagonal = weighted.diagonal(dim1=-2, dim2=-1)
         value = (h * lam * inner.diagonal(dim1=-2, dim2=-1)).sum(-1)
         slope = fn.degree * value - (diagonal * lam).sum(-1)
-        weighted = torch.diagonal_scatter(weighted, diagonal + slope[:, None], dim1=-2, dim2=-1)
+        weighted = add_to_diagonal(weighted, slope)
     d_cov = torch.bmm(torch.bmm(u, weighted), u.mT)
     return torch.bmm(d_cov * factor, unit)
 
