@@ -1,17 +1,19 @@
 """Eigendecomposition of a batch of symmetric matrices, made fit for the pooling: NaN-safe, and parallel on a CPU.
 
 `torch.linalg.eigh` decomposes the matrices of a batch one after another, and LAPACK's own threads lose more than they
-gain at the sizes met here. On a CPU the batch is therefore split over as many threads as torch has, and each
-decomposition uses one thread. The decomposition of a matrix does not depend on the split.
+gain at the sizes met here. On a CPU the batch is therefore cut into parts that as many threads as torch has take in
+turn, and each decomposition uses one thread. Threads that start late, because the idle threads of the operation before
+still spin, then do fewer parts. The decomposition of a matrix does not depend on the split.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 
 import torch
@@ -20,6 +22,7 @@ from torch import Tensor
 # Below this many rows in all, handing work to a thread costs more than it saves.
 PARALLEL_MIN_ROWS = 256
 
+PARTS_PER_THREAD = 8
 
 _one_thread_lock = threading.Lock()
 
@@ -53,10 +56,26 @@ def _can_split(a: Tensor, threads: int) -> bool:
     return type(a) is Tensor and not wrapped and not torch.compiler.is_compiling()
 
 
-def _eigh_detached(a: Tensor) -> tuple[Tensor, Tensor]:
-    with torch.no_grad():
-        lam, u = torch.linalg.eigh(a)
-    return lam, u
+def _eigh_in_parts(a: Tensor, threads: int) -> tuple[Tensor, Tensor]:
+    """`torch.linalg.eigh` of a batch by this thread and the workers."""
+    chunks = a.chunk(threads * PARTS_PER_THREAD)
+    waiting = deque(enumerate(chunks))
+    done: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def take_parts() -> None:
+        with torch.no_grad(), suppress(IndexError):  # raised when none is left
+            while True:
+                number, part = waiting.popleft()
+                done[number] = torch.linalg.eigh(part)
+
+    with _one_thread_each():
+        pending = [_workers(threads).submit(take_parts) for _ in range(threads - 1)]
+        take_parts()
+        for future in pending:
+            future.result()
+    results = [done[number] for number in range(len(chunks))]
+    # LAPACK writes columns one after another; as they lie, they are joined at the speed of a copy.
+    return torch.cat([lam for lam, _ in results]), torch.cat([u.mT for _, u in results]).mT
 
 
 def batched_eigh(a: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,11 +90,7 @@ def batched_eigh(a: Tensor) -> tuple[Tensor, Tensor]:
     if not plain or not finite.all():
         a = torch.where(finite.unsqueeze(-1), a, torch.zeros_like(a))
     if plain:
-        first, *others = a.chunk(threads)
-        with _one_thread_each():
-            pending = [_workers(threads).submit(_eigh_detached, part) for part in others]
-            parts = [_eigh_detached(first), *(future.result() for future in pending)]
-        lam, u = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+        lam, u = _eigh_in_parts(a, threads)
     else:
         lam, u = torch.linalg.eigh(a)
     return torch.where(finite, lam.clamp_min(0), torch.full_like(lam, torch.nan)), u

@@ -45,7 +45,10 @@ def project(x: Tensor) -> Tensor:
 
 
 def project_adjoint(grad: Tensor, positions: int) -> Tensor:
-    """Adjoint of `project`: `(B, D, N − 1)` -> `(B, D, N)` with N = `positions`; every row sums to zero."""
+    """Adjoint of `project`: `(B, D, N − 1)` -> `(B, D, N)` with N = `positions`; every row sums to zero.
+
+    It acts on rows, so that of a product of matrices it may be applied to the last, smaller factor.
+    """
     total = grad.sum(-1, keepdim=True)
     return torch.cat((total * positions**-0.5, grad - total * _reflection(positions)), -1)
 
@@ -86,12 +89,7 @@ def _divisor(peak: Tensor) -> Tensor:
     return torch.where(peak == 0, torch.full_like(peak, float("inf")), peak)
 
 
-def unit_features(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Centred features with ‖X‖ = 1 per sample `(B, D, N)`, and ‖Xc‖ as `(B, 1, 1)`; autograd does not record it.
-
-    A sample of zeros stays zero, with scale zero. NaN and Inf make their own sample NaN.
-    """
-    scaled, peak = peak_scale(x, fewer=False)
-    square = (scaled * scaled).sum(dim=(1, 2), keepdim=True)
-    norm = torch.where(peak == 0, torch.ones_like(square), square).sqrt()
-    return scaled.mul_(1 / norm), peak * norm
+def square_norm(side: Tensor, peak: Tensor) -> Tensor:
+    """‖X‖² `(B, 1, 1)` of scaled features X from their XᵀX or X Xᵀ; one for a constant sample, whose peak is zero."""
+    trace = side.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
+    return torch.where(peak == 0, torch.ones_like(trace), trace)

@@ -10,7 +10,7 @@ SIDES = ("auto", "covariance", "gram")
 
 # Smallest side from which one LAPACK eigendecomposition is cheaper than the products of a forward and a backward pass
 # (see docs/performance.md). Without a gradient there are too few products to save.
-SPECTRAL_MIN_SIDE = 96
+SPECTRAL_MIN_SIDE = 80
 
 
 def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -47,6 +47,15 @@ def product(
     return torch.bmm(a, b) if add is None else torch.baddbmm(add, a, b, beta=beta, alpha=alpha)
 
 
+def add_product_(
+    total: Tensor, a: Tensor, b: Tensor, dtype: torch.dtype | None = None, beta: float = 1.0, alpha: float = 1.0
+) -> Tensor:
+    """`beta·total + alpha·(a b)`, as `product` rounds, written into `total`, which must be the caller's own."""
+    if dtype is not None:
+        return total.mul_(beta).add_(torch.bmm(a.to(dtype), b.to(dtype)).to(total.dtype), alpha=alpha)
+    return total.baddbmm_(a, b, beta=beta, alpha=alpha)
+
+
 def next_residual(r: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """R²(3I + R)/4."""
     square = product(r, r, dtype)
@@ -83,24 +92,42 @@ def scalar_inverse_root(lam: Tensor, n_iter: int) -> Tensor:
     return z
 
 
-def scalar_inverse_root_divided(lam: Tensor, n_iter: int) -> Tensor:
-    """Divided differences z[λᵢ, λⱼ] of `scalar_inverse_root`, `(..., n)` -> `(..., n, n)`, without a division.
+def scalar_inverse_root_divided(lam: Tensor, n_iter: int) -> tuple[Tensor, Tensor]:
+    """z(λ) as `scalar_inverse_root`, and its divided differences z[λᵢ, λⱼ]: `(..., n)` -> `(..., n)`, `(..., n, n)`.
 
-    The recursion gives them by the chain and product rules of divided differences, so that equal eigenvalues, where
-    z[λᵢ, λᵢ] is the derivative, are no special case (Daleckii–Krein theorem).
+    The recursion gives them without a division, by the chain and product rules of divided differences, so that equal
+    eigenvalues, where z[λᵢ, λᵢ] is the derivative, are no special case (Daleckii–Krein theorem).
+    """
+    return _divided_recursion(lam, 1.5 - 0.5 * lam, torch.full_like(lam, -0.25), n_iter)
+
+
+def scalar_root_divided(lam: Tensor, n_iter: int) -> tuple[Tensor, Tensor]:
+    """y = λ·z(λ), the iteration's root, and y[λᵢ, λⱼ], as `scalar_inverse_root_divided`."""
+    return _divided_recursion(lam, lam * (1.5 - 0.5 * lam), 0.75 - 0.5 * lam, n_iter)
+
+
+def _divided_recursion(lam: Tensor, w: Tensor, half: Tensor, n_iter: int) -> tuple[Tensor, Tensor]:
+    """Last iterate and its divided differences, from the iterate `w` after one step, where they are halfᵢ + halfⱼ.
+
+    One step multiplies the residual's differences by c = ¾(rᵢ + rⱼ) + ¼(rᵢ² + rᵢrⱼ + rⱼ²) and takes those of w to
+    w[λᵢ, λⱼ]·gⱼ + ½wᵢ·r[λᵢ, λⱼ] with g = 1 + r/2. The sum over the steps is nested from the last one inwards.
     """
     residual = 1 - lam
-    z = 1 + 0.5 * residual
-    r_div = torch.full_like(lam, -1.0).unsqueeze(-1).repeat_interleave(lam.shape[-1], -1)
-    z_div = 0.5 * r_div
-    one = torch.ones_like(lam)
+    steps = []
     for _ in range(n_iter - 1):
-        # next[rᵢ, rⱼ] = ¾(rᵢ + rⱼ) + ¼(rᵢ² + rᵢrⱼ + rⱼ²), as one product with an inner dimension of three
         slope = residual * (0.75 + 0.25 * residual)
-        left, right = (torch.stack((slope, one, 0.25 * residual), -1), torch.stack((one, slope, residual), -2))
-        r_div.mul_(left @ right)
-        residual = residual.square() * (3 + residual) * 0.25
-        factor = 1 + 0.5 * residual
-        z_div.mul_(factor.unsqueeze(-2)).addcmul_(z.unsqueeze(-1), r_div, value=0.5)
-        z = z * factor
-    return z_div
+        growth = 1 + 0.5 * residual * slope
+        steps.append((residual, slope, 0.5 * w, growth))
+        residual, w = residual * slope, w * growth
+    after = torch.ones_like(lam)  # product of the later g
+    nested: Tensor | None = None
+    for residual, slope, half_w, growth in reversed(steps):
+        left, right = half_w.unsqueeze(-1), after.unsqueeze(-2)
+        nested = left * right if nested is None else nested.addcmul_(left, right)
+        chain = slope.unsqueeze(-1) + slope.unsqueeze(-2)
+        nested.mul_(chain.addcmul_(residual.unsqueeze(-1), residual.unsqueeze(-2), value=0.25))
+        after = after * growth
+    first = (half * after).unsqueeze(-2)
+    if nested is None:
+        return w, half.unsqueeze(-1) + first
+    return w, nested.neg_().addcmul_(half.unsqueeze(-1), after.unsqueeze(-2)).add_(first)

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .centring import fewer_columns, peak_scale, project_adjoint, recorded_peak_scale
-from .newton_schulz import add_identity_, add_to_diagonal, inverse_root, next_residual, product, root
+from .centring import fewer_columns, peak_scale, project_adjoint, recorded_peak_scale, square_norm
+from .newton_schulz import add_identity_, add_product_, add_to_diagonal, inverse_root, next_residual, product, root
 from .precision import autocast_off
 from .upper_triangle import gather_triangle, product_triangle, twice_symmetric
 
@@ -56,10 +56,10 @@ def _tangent(
         w_dot = 1.5 * direction - 0.5 * (cross + cross.mT)
     for r_next in residuals:
         m = product(r, r_dot, low)
-        v = product(torch.add(m.mT, m, alpha=0.5), r, low, m, beta=0.75, alpha=0.25)
+        v = add_product_(m, torch.add(m.mT, m, alpha=0.5), r, low, beta=0.75, alpha=0.25)
         r_dot = v + v.mT
         # The tangent of a product of two functions of one matrix is symmetric as it stands.
-        w_dot = product(w, r_dot, low, product(w_dot, r_next, low, w_dot, alpha=0.5), alpha=0.5)
+        w_dot = add_product_(product(w_dot, r_next, low, w_dot, alpha=0.5), w, r_dot, low, alpha=0.5)
         w = product(w, r_next, low, w, alpha=0.5)
         r = r_next
     return w_dot, w
@@ -76,8 +76,7 @@ def _small_side(scaled: Tensor, gram: bool) -> Tensor:
 def _unit_trace(scaled: Tensor, peak: Tensor, gram: bool) -> tuple[Tensor, Tensor]:
     """The smaller side divided by its trace, and the trace `(B, 1, 1)`, one for a constant sample."""
     side = _small_side(scaled, gram)
-    trace = side.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
-    trace = torch.where(peak == 0, torch.ones_like(trace), trace)
+    trace = square_norm(side, peak)
     return side / trace, trace
 
 
@@ -107,16 +106,18 @@ def _gradient(
     gram: bool,
     low: Low = None,
 ) -> Tensor:
-    """Gradient `(B, D, N)`, or `(B, D, N − 1)` of projected features; every scale is applied on the smaller side."""
+    """Gradient `(B, D, N)`; every scale, and the way back from N − 1 columns, is applied on the smaller side."""
     sym = twice_symmetric(grad, scaled.shape[1])
     factor = (trace * positions).rsqrt()
     if gram:
         p = torch.bmm(scaled.mT, sym).mT  # S X, in the layout that is the faster product
-        inner = torch.bmm(scaled.mT, p) / trace
+        inner = torch.bmm(scaled.mT, p).div_(trace)
         d_side, last = _tangent(inner, side, residuals, gram, low)
         slope = -0.5 * (inner * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
-        d_side = add_to_diagonal(d_side, slope)
-        return torch.baddbmm(torch.bmm(p, last * factor), scaled, d_side * factor)
+        right, left = add_to_diagonal(d_side, slope) * factor, last * factor
+        if scaled.shape[-1] < positions:
+            right, left = project_adjoint(right, positions), project_adjoint(left, positions)
+        return add_product_(torch.bmm(p, left), scaled, right)
     d_side, last = _tangent(sym, side, residuals, gram, low)
     slope = 0.5 * (sym * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
     return torch.bmm(add_to_diagonal(d_side, slope) * factor, scaled)
@@ -124,12 +125,10 @@ def _gradient(
 
 def product_gradient(grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> Tensor:
     """Gradient `(B, D, N)` computed from the variables alone by differentiable products."""
-    fewer = _fewer(x, gram)
-    scaled, peak = recorded_peak_scale(x, fewer)
+    scaled, peak = recorded_peak_scale(x, _fewer(x, gram))
     side, trace = _unit_trace(scaled, peak, gram)
     residuals, _ = _recursion(side, n_iter, gram)
-    gradient = _gradient(grad, scaled, side, trace, residuals, x.shape[-1], gram)
-    return project_adjoint(gradient, x.shape[-1]) if fewer else gradient
+    return _gradient(grad, scaled, side, trace, residuals, x.shape[-1], gram)
 
 
 def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> tuple[Tensor, Tensor]:
@@ -203,11 +202,9 @@ class ProductPoolGradient(torch.autograd.Function):
     def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
         """Gradient from the saved residuals."""
         peak, trace, *saved, n_iter, gram, low = rest
-        fewer = _fewer(x, gram)
-        scaled, _ = peak_scale(x, fewer, peak)
+        scaled, _ = peak_scale(x, _fewer(x, gram), peak)
         side = _small_side(scaled, gram) / trace if gram else saved[-1]
-        gradient = _gradient(grad, scaled, side, trace, saved[: n_iter - 1], x.shape[-1], gram, low)
-        return project_adjoint(gradient, x.shape[-1]) if fewer else gradient
+        return _gradient(grad, scaled, side, trace, saved[: n_iter - 1], x.shape[-1], gram, low)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

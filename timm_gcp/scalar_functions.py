@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .newton_schulz import scalar_inverse_root, scalar_inverse_root_divided
+from .newton_schulz import scalar_inverse_root, scalar_inverse_root_divided, scalar_root_divided
 
 
-def _plain_divided(lam: Tensor, h: Tensor, h_div: Tensor) -> Tensor:
-    """f[λᵢ, λⱼ] = λᵢ·h[λᵢ, λⱼ] + h(λⱼ), the product rule for f = λ·h."""
+def _product_rule(lam: Tensor, h: Tensor, h_div: Tensor) -> Tensor:
+    """f[λᵢ, λⱼ] = λᵢ·h[λᵢ, λⱼ] + h(λⱼ) for f = λ·h."""
     return lam.unsqueeze(-1) * h_div + h.unsqueeze(-2)
 
 
@@ -49,13 +49,13 @@ class NewtonSchulz:
         """h(λ) = z(λ)."""
         return scalar_inverse_root(lam, self.n_iter)
 
-    def quotient_divided(self, lam: Tensor) -> Tensor:
-        """h[λᵢ, λⱼ]."""
+    def quotient_divided(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """h(λ) and h[λᵢ, λⱼ]."""
         return scalar_inverse_root_divided(lam, self.n_iter)
 
-    def divided(self, lam: Tensor, h: Tensor, h_div: Tensor) -> Tensor:
-        """f[λᵢ, λⱼ]."""
-        return _plain_divided(lam, h, h_div)
+    def divided(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """f(λ) and f[λᵢ, λⱼ]."""
+        return scalar_root_divided(lam, self.n_iter)
 
 
 @dataclass(frozen=True)
@@ -75,20 +75,21 @@ class Power:
         safe = torch.where(live, lam, torch.ones_like(lam))
         return torch.where(live, safe.pow(self.exponent - 1), torch.zeros_like(lam))
 
-    def quotient_divided(self, lam: Tensor) -> Tensor:
-        """h[a, b] = aᵖ⁻²·expm1((p−1)L)/expm1(L) with L = log(b/a), a ≥ b: accurate for close eigenvalues too."""
+    def quotient_divided(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """h(λ), and h[a, b] = aᵖ⁻²·expm1((p−1)L)/expm1(L) with L = log(b/a), a ≥ b: accurate for close eigenvalues."""
         safe = torch.where(_is_live(lam), lam, torch.ones_like(lam))
         a, b = _sorted_pairs(safe)
         log_ratio = torch.log1p((b - a) / a)
         q = self.exponent - 1
         ratio = torch.where(log_ratio == 0, torch.full_like(a, q), torch.expm1(q * log_ratio) / torch.expm1(log_ratio))
-        return _mask_pairs(lam, a.pow(q - 1) * ratio)
+        return self.quotient(lam), _mask_pairs(lam, a.pow(q - 1) * ratio)
 
-    def divided(self, lam: Tensor, h: Tensor, h_div: Tensor) -> Tensor:
-        """f[λᵢ, λⱼ]; with one eigenvalue zero it is f(λ)/λ of the other, with both zero it is taken as zero."""
+    def divided(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """f(λ) and f[λᵢ, λⱼ]; with one eigenvalue zero that is f(λ)/λ of the other, with both it is taken as zero."""
         live = _is_live(lam)
         both = live.unsqueeze(-1) & live.unsqueeze(-2)
-        return torch.where(both, _plain_divided(lam, h, h_div), h.unsqueeze(-1) + h.unsqueeze(-2))
+        h, h_div = self.quotient_divided(lam)
+        return h * lam, torch.where(both, _product_rule(lam, h, h_div), h.unsqueeze(-1) + h.unsqueeze(-2))
 
 
 @dataclass(frozen=True)
@@ -104,19 +105,19 @@ class Log1p:
         safe = lam.clamp_min(tiny)
         return torch.where(lam > tiny, torch.log1p(safe / self.eps) / safe, torch.full_like(lam, 1 / self.eps))
 
-    def quotient_divided(self, lam: Tensor) -> Tensor:
-        """h[a, b] = (f[a, b] − h(b))/a with a ≥ b."""
+    def quotient_divided(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """h(λ), and h[a, b] = (f[a, b] − h(b))/a with a ≥ b."""
         tiny = torch.finfo(lam.dtype).tiny
         a, b = _sorted_pairs(lam.clamp_min(tiny))
         step = (a - b) / (self.eps + b)
         unit = torch.where(step == 0, torch.ones_like(step), torch.log1p(step) / torch.where(step == 0, 1.0, step))
-        return torch.where(
-            a > tiny, (unit / (self.eps + b) - self.quotient(b)) / a, torch.full_like(a, -0.5 / self.eps**2)
-        )
+        divided = (unit / (self.eps + b) - self.quotient(b)) / a
+        return self.quotient(lam), torch.where(a > tiny, divided, torch.full_like(a, -0.5 / self.eps**2))
 
-    def divided(self, lam: Tensor, h: Tensor, h_div: Tensor) -> Tensor:
-        """f[λᵢ, λⱼ]."""
-        return _plain_divided(lam, h, h_div)
+    def divided(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """f(λ) and f[λᵢ, λⱼ]."""
+        h, h_div = self.quotient_divided(lam)
+        return h * lam, _product_rule(lam, h, h_div)
 
 
 ScalarFunction = NewtonSchulz | Power | Log1p

@@ -1,6 +1,6 @@
 """Spectral form of the pooling: one eigendecomposition of the smaller side, a scalar function, three large products.
 
-With X = U-rotated features V = X U and the eigenvalues λ of XᵀX,
+With the eigenvectors U and eigenvalues λ of XᵀX, and V = X U,
 
     f(X Xᵀ) = V diag(h(λ)) Vᵀ                                   (N×N side; h = f/λ)
     f(X Xᵀ) = U diag(f(λ)) Uᵀ, U and λ of X Xᵀ                  (D×D side).
@@ -17,51 +17,58 @@ import torch
 from torch import Tensor
 
 from .batched_eigh import batched_eigh
-from .centring import centre, unit_features
-from .newton_schulz import add_to_diagonal
+from .centring import peak_scale, square_norm
 from .precision import autocast_off
 from .scalar_functions import NewtonSchulz, ScalarFunction
 from .upper_triangle import product_triangle, twice_symmetric
 
 
-def features_and_scale(x: Tensor, degree: float | None) -> tuple[Tensor, Tensor | float, Tensor | float]:
-    """Features `X`, the factor κ of f(X Xᵀ) and κ/‖Xc‖, the factor of its gradient, for `x` `(B, D, N)`.
+def _scales(peak: Tensor, trace: Tensor, positions: int, degree: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Three factors `(B, 1, 1)` for X, the scaled features of `peak_scale`, and `trace` = ‖X‖².
 
-    For a homogeneous f of degree p: X has unit norm and κ = (‖Xc‖²/N)ᵖ. Otherwise X Xᵀ is the covariance and κ = 1.
+    The first turns X Xᵀ into the matrix that f is taken of: of trace one for a homogeneous f, else the covariance. The
+    second is what f of it lacks to the value, the third what the product of its gradient with X lacks to the gradient.
     """
-    positions = x.shape[-1]
     if degree is None:
-        return centre(x) * positions**-0.5, 1.0, positions**-0.5
-    unit, norm = unit_features(x)
+        to_covariance = (peak * positions**-0.5).square()
+        return to_covariance, torch.ones_like(peak), peak / positions
+    unit = trace.reciprocal()
+    deviation = peak * (trace / positions).sqrt()  # ‖Xc‖/√N
     if degree == 0.5:
-        return unit, norm * positions**-0.5, positions**-0.5
-    factor = (norm * positions**-0.5).pow(2 * degree)
-    safe = torch.where(norm == 0, torch.ones_like(norm), norm)
-    return unit, factor, torch.where(norm == 0, torch.zeros_like(norm), factor / safe)
+        return unit, deviation, (trace * positions).rsqrt()
+    safe = torch.where(peak == 0, torch.ones_like(peak), peak)
+    value = deviation.pow(2 * degree)
+    return unit, value, torch.where(peak == 0, torch.zeros_like(peak), value / (safe * trace))
 
 
 class SpectralPool(torch.autograd.Function):
     """`(B, D, N)` -> `(B, D(D+1)/2)` for a scalar function, by the spectral form.
 
-    Saved for backward: the input, the eigenvectors and eigenvalues of the smaller side, and on the N×N side V: at most
-    D·N + n² + n numbers beside the input, whatever the number of iterations. Products on the N×N side: forward one
-    eigendecomposition, XᵀX, X U (D·N² each) and V diag(h) Vᵀ (D²·N); backward S V (D²·N), Vᵀ(S V), V(·) and (·)Uᵀ
-    (D·N² each). On the D×D side: X Xᵀ (D²·N) and U diag(f) Uᵀ; UᵀS, (·)U, U(·), (·)Uᵀ (D³ each) and (·)X (D²·N).
-    No product is made twice; value and gradient each need at least one D²·N product, since the output and the incoming
-    gradient are full D×D matrices.
+    Saved for backward: the input, the eigenvectors and eigenvalues of the smaller side, and V or, on the D×D side, the
+    scaled features: D·N + n² + n numbers beside the input, whatever the number of iterations.
+
+    Products on the N×N side: forward one eigendecomposition, XᵀX, X U (D·N² each) and V diag(h) Vᵀ (D²·N); backward S V
+    (D²·N), Vᵀ(S V), V(·) and (·)Uᵀ (D·N² each). On the D×D side: X Xᵀ (D²·N) and U diag(f) Uᵀ; UᵀS, (·)U, U(·), (·)Uᵀ
+    (D³ each) and (·)X (D²·N). No product is made twice; value and gradient each need at least one D²·N product, since
+    the output and the incoming gradient are full D×D matrices.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, fn: ScalarFunction, gram: bool) -> tuple[Tensor, ...]:
-        """Value, and what backward needs: eigenvalues, eigenvectors and, on the N×N side, V."""
-        unit, factor, _ = features_and_scale(x, fn.degree)
-        lam, u = batched_eigh(torch.bmm(unit.mT, unit) if gram else torch.bmm(unit, unit.mT))
-        weight = fn.quotient(lam) if gram else fn.quotient(lam) * lam
-        v = torch.bmm(unit, u) if gram else u
-        value = product_triangle(v * (weight.unsqueeze(-2) * factor), v)
-        return (value, lam, u, v) if gram else (value, lam, u)
+        """Value, and what backward needs: peak, trace, eigenvalues, eigenvectors, and V or, on the D×D side, X."""
+        scaled, peak = peak_scale(x, fewer=False)
+        side = torch.bmm(scaled.mT, scaled) if gram else torch.bmm(scaled, scaled.mT)
+        trace = square_norm(side, peak)
+        unit, factor, _ = _scales(peak, trace, x.shape[-1], fn.degree)
+        lam, u = batched_eigh(side)
+        lam = lam * unit.flatten(1)
+        weight = fn.quotient(lam).unsqueeze(-2) * factor
+        v = torch.bmm(scaled, u) if gram else u
+        weight = weight * unit if gram else weight * lam.unsqueeze(-2)
+        value = product_triangle(v * weight, v)
+        return value, peak, trace, lam, u, v if gram else scaled
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -80,39 +87,44 @@ class SpectralPool(torch.autograd.Function):
             return SpectralPoolGradient.apply(grad, *ctx.saved_tensors, ctx.fn, ctx.gram), None, None
 
 
-def _gram_gradient(grad: Tensor, x: Tensor, lam: Tensor, u: Tensor, v: Tensor, fn: ScalarFunction) -> Tensor:
+def _gram_gradient(
+    grad: Tensor, x: Tensor, peak: Tensor, trace: Tensor, lam: Tensor, u: Tensor, v: Tensor, fn: ScalarFunction
+) -> Tensor:
     """Gradient `(B, D, N)` on the N×N side, from the incoming gradient `(B, D(D+1)/2)`."""
-    sym = twice_symmetric(grad, x.shape[1])
-    h, h_div = fn.quotient(lam), fn.quotient_divided(lam)
-    q = torch.bmm(v.mT, sym).mT  # S V, in the layout that is the faster product
-    inner = torch.bmm(v.mT, q)
-    total = torch.baddbmm(q * h.unsqueeze(-2), v, h_div * inner)
-    if fn.degree is not None:  # the derivative through the scale, by Euler's theorem for homogeneous functions
-        value = (h * inner.diagonal(dim1=-2, dim2=-1)).sum(-1)
-        slope = fn.degree * value - (total * v).sum((-2, -1))
-        total = total + slope[:, None, None] * v
-    return torch.bmm(total, u.mT) * _gradient_scale(x, fn.degree)
+    unit, _, factor = _scales(peak, trace, x.shape[-1], fn.degree)
+    h, h_div = fn.quotient_divided(lam)
+    q = torch.bmm(v.mT, twice_symmetric(grad, x.shape[1]))  # (S V)ᵀ
+    inner = torch.bmm(q, v).mul_(unit)
+    value = h * inner.diagonal(dim1=-2, dim2=-1)
+    weighted = inner.mul_(h_div)
+    if fn.degree is not None:  # f[λ, λ] = h + λ·h[λ, λ]
+        _add_scale_slope_(weighted, (fn.degree - 1) * value, lam)
+    total = q.mul_(h.unsqueeze(-1) * factor).baddbmm_(weighted.mul_(factor), v.mT)
+    return torch.bmm(total.mT, u.mT)
 
 
-def _gradient_scale(x: Tensor, degree: float | None) -> Tensor | float:
-    """κ/‖Xc‖; for the square root and for functions without a degree it does not depend on the features."""
-    return x.shape[-1] ** -0.5 if degree in (None, 0.5) else features_and_scale(x, degree)[2]
-
-
-def _covariance_gradient(grad: Tensor, x: Tensor, lam: Tensor, u: Tensor, fn: ScalarFunction) -> Tensor:
+def _covariance_gradient(
+    grad: Tensor, x: Tensor, peak: Tensor, trace: Tensor, lam: Tensor, u: Tensor, scaled: Tensor, fn: ScalarFunction
+) -> Tensor:
     """Gradient `(B, D, N)` on the D×D side, from the incoming gradient `(B, D(D+1)/2)`."""
-    unit, _, factor = features_and_scale(x, fn.degree)
-    sym = twice_symmetric(grad, x.shape[1])
-    h = fn.quotient(lam)
-    inner = torch.bmm(torch.bmm(u.mT, sym), u)
-    weighted = fn.divided(lam, h, fn.quotient_divided(lam)) * inner
+    _, _, factor = _scales(peak, trace, x.shape[-1], fn.degree)
+    f, f_div = fn.divided(lam)
+    inner = torch.bmm(torch.bmm(u.mT, twice_symmetric(grad, x.shape[1])), u)
+    value = f * inner.diagonal(dim1=-2, dim2=-1)
+    weighted = inner.mul_(f_div)
     if fn.degree is not None:
-        diagonal = weighted.diagonal(dim1=-2, dim2=-1)
-        value = (h * lam * inner.diagonal(dim1=-2, dim2=-1)).sum(-1)
-        slope = fn.degree * value - (diagonal * lam).sum(-1)
-        weighted = add_to_diagonal(weighted, slope)
-    d_cov = torch.bmm(torch.bmm(u, weighted), u.mT)
-    return torch.bmm(d_cov * factor, unit)
+        _add_scale_slope_(weighted, fn.degree * value, lam)
+    d_cov = torch.bmm(torch.bmm(u, weighted.mul_(factor)), u.mT)
+    return torch.bmm(d_cov, scaled)
+
+
+def _add_scale_slope_(weighted: Tensor, value: Tensor, lam: Tensor) -> None:
+    """Add the derivative through the scale, Σ value − Σ λ·weighted per sample, to the diagonal of `weighted`.
+
+    By Euler's theorem for homogeneous functions; `value` holds its summands, `(B, n)`.
+    """
+    diagonal = weighted.diagonal(dim1=-2, dim2=-1)
+    diagonal.add_((value - diagonal * lam).sum(-1, keepdim=True))
 
 
 class SpectralPoolGradient(torch.autograd.Function):
