@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from timm_gcp.detection import build_detector
-from timm_gcp.detection_files import replacing
 from timm_gcp.detection_weights import architecture_of
+from timm_gcp.files import replacing
 
 KEYS = ("detector", "categories", "model", "epoch", "history")
 

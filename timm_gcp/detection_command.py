@@ -111,8 +111,8 @@ def _predict(args: argparse.Namespace) -> int:
     from timm_gcp.detection_draw import draw_detections, save_png
     from timm_gcp.detection_engine import Precision, join_processes
     from timm_gcp.detection_eval import coco_results
-    from timm_gcp.detection_files import write_text
     from timm_gcp.detection_train import RESULTS_FILE
+    from timm_gcp.files import write_text
 
     paths = find_images(args.images)
     model, content = load_detector(args.checkpoint)

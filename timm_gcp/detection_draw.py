@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision.transforms.functional import to_pil_image
 from torchvision.utils import draw_segmentation_masks
 
-from timm_gcp.detection_files import replacing
+from timm_gcp.files import replacing
 
 GOLDEN_RATIO = 0.618034  # steps of this much around the colour circle never come close to an earlier one
 MASK_ALPHA = 0.45

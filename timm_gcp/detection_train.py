@@ -27,7 +27,7 @@ from timm_gcp.detection_engine import (
     train_one_epoch,
 )
 from timm_gcp.detection_eval import IOU_TYPES, evaluate, format_metrics
-from timm_gcp.detection_files import write_text
+from timm_gcp.files import write_text
 
 LAST = "last.pth"
 SUMMARY = "summary.csv"

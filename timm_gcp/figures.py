@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from timm_gcp.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,13 +49,6 @@ def check_output(path: Path) -> Path:
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure whole or not at all; returns the path."""
     check_output(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    try:
-        figure.savefig(temporary, dpi=150)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=150)
     return path

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from timm_gcp.files import replacing
 from timm_gcp.landscape_records import Record
 
 COLOURS = ("#c44e52", "#4c72b0", "#55a868", "#8172b3", "#937860")
@@ -55,8 +55,5 @@ def plot_landscape(
             panel.set(xlabel="training step", ylabel=label, title=title)
             panel.grid(alpha=0.25)
             panel.legend()
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.stem}.{os.getpid()}.tmp{path.suffix or '.png'}")
-    figure.savefig(partial, dpi=140)
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=140)

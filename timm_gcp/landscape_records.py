@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from timm_gcp.files import replacing
 from timm_gcp.landscape_probe import Landscape, equal_steps, largest_stable_step, probe
 from timm_gcp.train_loop import Callback
 
@@ -61,14 +61,10 @@ COLUMNS = tuple(field.name for field in fields(Record))
 
 def write_records(path: str | Path, records: Sequence[Record]) -> None:
     """Write the CSV in one move, so that a reader or a killed run never sees half a file."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + f".{os.getpid()}.tmp")
-    with partial.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         writer.writerows([repr(value) for value in astuple(record)] for record in records)
-    os.replace(partial, path)
 
 
 def read_records(path: str | Path) -> list[Record]:

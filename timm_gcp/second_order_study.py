@@ -7,7 +7,6 @@ both distances apart: Eq. (6) from the layer's own gradient, and each reading of
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from timm_gcp.files import replacing
 from timm_gcp.kfac import Factors, condition, conv_factors, flatness, inverse_spectrum, overlap
 from timm_gcp.landscape_point import GroupedBatchNorm, LossFunction, set_aside, unwrap
 from timm_gcp.pooling import GlobalCovPool2d
@@ -188,14 +188,10 @@ class SecondOrderCallback(Callback):
 
 def write_rows(path: str | Path, rows: Sequence[Mapping[str, float]]) -> None:
     """Write rows of equal keys as a CSV, in one move."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + f".{os.getpid()}.tmp")
-    with partial.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    os.replace(partial, path)
 
 
 def read_rows(path: str | Path) -> list[dict[str, float]]:

@@ -19,6 +19,7 @@ import torch
 import yaml
 
 import timm_gcp  # noqa: F401 - registers the models
+from timm_gcp.files import write_text
 from timm_gcp.train_loop import Callback, Precision, make_precision, train_one_epoch, updates_in
 from timm_gcp.train_options import OPTIONS, resolve_args, unknown_key
 from timm_gcp.train_setup import (
@@ -30,7 +31,7 @@ from timm_gcp.train_setup import (
     pick_device,
     resolve_rate,
 )
-from timm_gcp.train_summary import Summary, write_text
+from timm_gcp.train_summary import Summary
 
 __all__ = ["Callback", "PrintEpochs", "Run", "add_arguments", "main", "resolve_args", "train"]
 

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
 from pathlib import Path
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file in one move."""
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 class Summary:

@@ -6,7 +6,6 @@ import argparse
 import csv
 import io
 import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from timm_gcp.evaluate import Evaluation, evaluate
+from timm_gcp.files import replacing, write_text
 from timm_gcp.loading import Loaded, add_model_arguments, load_model
 
 _SHOWN = 20  # classes in the printed table; the CSV has them all
@@ -110,10 +110,9 @@ def draw_confusion(confusion: Tensor, names: Sequence[str], title: str, path: Pa
     axes.set_ylabel("true")
     axes.set_title(title)
     figure.colorbar(picture, label="share of the true class", shrink=0.8)
-    partial = path.with_name("." + path.name)
-    figure.savefig(partial, dpi=120, format="png")
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")
     pyplot.close(figure)
-    os.replace(partial, path)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -203,7 +202,6 @@ def _write(
     writer.writeheader()
     writer.writerows(rows)
     for name, text in (("validate.json", json.dumps(report, indent=2) + "\n"), ("per_class.csv", table.getvalue())):
-        (folder / f".{name}").write_text(text, encoding="utf-8")
-        os.replace(folder / f".{name}", folder / name)
+        write_text(folder / name, text)
     title = f"{report['model']}: top-1 {report['top1']:.2f}%"
     draw_confusion(confusion, names, title, folder / "confusion.png")

@@ -25,10 +25,10 @@ from make_fmnist_detection import build
 
 import timm_gcp  # noqa: F401  registers the models
 from timm_gcp.detection_checkpoint import read_checkpoint
-from timm_gcp.detection_files import write_text
 from timm_gcp.detection_options import resolve
 from timm_gcp.detection_train import LAST, METRICS_FILE, run_training
 from timm_gcp.detection_weights import read_classifier
+from timm_gcp.files import write_text
 
 GAP, GCP = "shufflenet_v2_x1_0", "shufflenet_v2_x1_0_gcp"
 ARM_KEYS = ("checkpoint", "last_stage")

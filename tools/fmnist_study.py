@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from timm_gcp.data import prepare_fashion_mnist
+from timm_gcp.files import replacing, write_text
 from timm_gcp.train import Callback, PrintEpochs, Run, resolve_args, train
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -50,7 +50,8 @@ def smaller_set(data_dir: str, folder: Path, train_images: int, test_images: int
             if not 0 < count <= (len(content) - header) // size:
                 raise ValueError(f"{name} has {(len(content) - header) // size} items, not {count}. Ask for fewer.")
             cut = content[:4] + count.to_bytes(4, "big") + content[8 : header + count * size]
-            write(raw / name, cut)
+            with replacing(raw / name) as partial:
+                partial.write_bytes(cut)
     return target
 
 
@@ -89,14 +90,6 @@ def run(recipe: str, keys: dict[str, Any], callbacks: Sequence[Callback]) -> Run
     )
 
 
-def write(path: Path, content: bytes | str) -> None:
-    """Write a file in one move."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + f".{os.getpid()}.tmp")
-    partial.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(partial, path)
-
-
 def fill(page: Path, name: str, text: str) -> None:
     """Replace what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` on a page.
 
@@ -108,4 +101,4 @@ def fill(page: Path, name: str, text: str) -> None:
     if begin not in content or end not in content.split(begin, 1)[1]:
         raise ValueError(f"{page} needs the lines {begin.strip()} and {end} around the part to be written.")
     before, rest = content.split(begin, 1)
-    write(page, before + begin + text + end + rest.split(end, 1)[1])
+    write_text(page, before + begin + text + end + rest.split(end, 1)[1])

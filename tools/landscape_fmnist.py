@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fmnist_study import add_study_arguments, fill, finished, keys_of, run, smaller_set, summary, write
+from fmnist_study import add_study_arguments, fill, finished, keys_of, run, smaller_set, summary
 
+from timm_gcp.files import write_text
 from timm_gcp.landscape import (
     LandscapeCallback,
     StableStepCallback,
@@ -110,7 +111,7 @@ def _range(args: argparse.Namespace, model: str, data: Path, output: Path) -> tu
             for old in folder.glob("*.pth.tar"):  # the smallest step must come from the whole run
                 old.unlink()
             run(RECIPE, keys, [callback])
-            write(path, json.dumps({"low": low, "high": callback.high}))
+            write_text(path, json.dumps({"low": low, "high": callback.high}))
         high = json.loads(path.read_text())["high"]
     return low, high
 
@@ -134,12 +135,12 @@ def _probe(
             probes.unlink(missing_ok=True)  # of a try that ended before its first checkpoint
         callback = LandscapeCallback(probes, *ends, args.points, every=args.every, images=args.images)
         run(RECIPE, _keys(args, model, pooling, seed, data, folder), [callback])
-    write(docs / f"{name}.csv", probes.read_bytes())
+    write_text(docs / f"{name}.csv", probes.read_text(encoding="utf-8"))
     rows = [row for row in _accuracies(docs) if row["run"] != name]
     last = summary(folder)[-1]
     rows.append({"run": name, "epochs": str(int(last["epoch"]) + 1), "top1": f"{float(last['eval_top1']):.2f}"})
     lines = [",".join(("run", "epochs", "top1")), *(",".join(row.values()) for row in rows)]
-    write(docs / "accuracy.csv", "\n".join(lines) + "\n")
+    write_text(docs / "accuracy.csv", "\n".join(lines) + "\n")
 
 
 def _accuracies(docs: Path) -> list[dict[str, str]]:

@@ -19,8 +19,8 @@ from PIL import Image, ImageDraw
 from tqdm import tqdm
 
 from timm_gcp.detection_draw import save_png
-from timm_gcp.detection_files import write_text
 from timm_gcp.detection_masks import encode_mask
+from timm_gcp.files import write_text
 
 CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 MOST_ITEMS = 5

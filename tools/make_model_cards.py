@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from timm_gcp.cards import card, model_cards
+from timm_gcp.files import write_text
 from timm_gcp.pretrained import BUNDLED_WEIGHTS
 
 ROOT = Path(__file__).parents[1]
@@ -13,19 +13,11 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> None:
     """Write the page, and a README.md beside every bundled file of weights."""
-    write(ROOT / "MODEL_CARDS.md", model_cards())
+    write_text(ROOT / "MODEL_CARDS.md", model_cards())
     for name in BUNDLED_WEIGHTS:
         folder = ROOT / "timm_gcp" / "weights_bundled" / name
         if folder.is_dir():
-            write(folder / "README.md", card(name))
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file in one move."""
-    draft = path.with_suffix(".md.tmp")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
-    print(f"wrote {path}")
+            write_text(folder / "README.md", card(name))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from timm_gcp.cli import main as timm_gcp_command
+from timm_gcp.files import write_text
 from timm_gcp.robustness import report
-from timm_gcp.robustness.results import result_path, write_text
+from timm_gcp.robustness.results import result_path
 from timm_gcp.robustness.sources import FASHION_MNIST
 
 HEADER = "<!-- Written by tools/robustness_fmnist.py. -->"

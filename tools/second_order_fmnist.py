@@ -21,8 +21,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fmnist_study import add_study_arguments, fill, finished, keys_of, run, smaller_set, summary, write
+from fmnist_study import add_study_arguments, fill, finished, keys_of, run, smaller_set, summary
 
+from timm_gcp.files import replacing, write_text
 from timm_gcp.recipe import find_recipe, read_recipe
 from timm_gcp.second_order_study import SecondOrderCallback, capture, read_rows, spectra, write_rows
 from timm_gcp.train import Callback
@@ -70,7 +71,7 @@ class Cost(Callback):
         if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
             peak = torch.cuda.max_memory_allocated()
         now = time.perf_counter()
-        write(path, json.dumps({"seconds": [*seconds, now - self.started], "peak_mib": peak / 2**20}))
+        write_text(path, json.dumps({"seconds": [*seconds, now - self.started], "peak_mib": peak / 2**20}))
         self.started = time.perf_counter()
 
 
@@ -112,7 +113,8 @@ def main() -> int:
         if name != WATCHED:
             collect(folder, name, seed, docs / "optimization")
     for file in ("equations.csv", "spectra.csv"):
-        write(docs / "optimization" / file, (output / f"{WATCHED}-{args.seeds[0]}" / file).read_bytes())
+        content = (output / f"{WATCHED}-{args.seeds[0]}" / file).read_text(encoding="utf-8")
+        write_text(docs / "optimization" / file, content)
     draw(docs / "optimization")
     fill(docs / "optimization.md", COMMAND, tables(docs / "optimization"))
     print(f"wrote {docs / 'optimization.md'} and {docs / 'optimization'}")
@@ -161,7 +163,7 @@ def collect(folder: Path, name: str, seed: int, docs: Path) -> None:
         columns = ("run", "seed", "epoch", "top1", "seconds", "peak_mib")
         rows.append(dict(zip(columns, map(str, (*values, round(cost["peak_mib"]))), strict=True)))
     lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
-    write(path, "\n".join(lines) + "\n")
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def draw(docs: Path) -> None:
@@ -193,9 +195,8 @@ def draw(docs: Path) -> None:
     spectrum.legend(fontsize=7)
     for axes in (cosine, ratio, spectrum):
         axes.grid(alpha=0.25)
-    partial = docs / f"equations.{os.getpid()}.tmp.png"
-    figure.savefig(partial, dpi=130)
-    os.replace(partial, docs / "equations.png")
+    with replacing(docs / "equations.png") as partial:
+        figure.savefig(partial, dpi=130)
 
 
 def tables(docs: Path) -> str:

@@ -7,20 +7,6 @@ import pytest
 from timm_gcp.robustness import results
 
 
-def test_write_text_is_whole_or_nothing(tmp_path, monkeypatch):
-    path = tmp_path / "new" / "file.txt"
-    results.write_text(path, "first")
-
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(results.os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        results.write_text(path, "second")
-    assert path.read_text() == "first"
-    assert [entry.name for entry in path.parent.iterdir()] == ["file.txt"]
-
-
 def test_file_hash(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     assert results.file_hash(tmp_path / "f").startswith("ba7816bf8f01cfea414140de5dae2223")

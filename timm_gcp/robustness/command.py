@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from timm_gcp.files import write_text
 from timm_gcp.robustness import figures, imagenet_c, imagenet_p, report, scores
 from timm_gcp.robustness.corruptions import (
     EXTRA_CORRUPTIONS,
@@ -29,7 +30,6 @@ from timm_gcp.robustness.results import (
     read_baseline,
     result_path,
     save_result,
-    write_text,
 )
 from timm_gcp.robustness.sources import (
     FASHION_MNIST,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from timm_gcp.files import replacing
 from timm_gcp.robustness.corruptions import EXTRA_CORRUPTIONS, SEVERITIES, TEST_CORRUPTIONS
 from timm_gcp.robustness.perturbations import EXTRA_PERTURBATIONS, TEST_PERTURBATIONS
 
@@ -53,12 +52,8 @@ def _bars(axes: Axes, groups: int, values: Sequence[Sequence[float]], labels: Se
 
 
 def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".png")
-    os.close(handle)
-    figure.savefig(name, dpi=130)
-    os.chmod(name, 0o644)
-    os.replace(name, path)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=130)
 
 
 def draw_c(results: Sequence[dict[str, Any]], path: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` to write to; it takes the place of `path` if the block ends well."""
+    """Yield a temporary path beside `path`, with its ending, to write to; it replaces `path` if the block ends well."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
     try:
         yield partial
         os.replace(partial, path)
