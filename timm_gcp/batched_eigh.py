@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
@@ -63,9 +63,12 @@ def _eigh_in_parts(a: Tensor, threads: int) -> tuple[Tensor, Tensor]:
     done: dict[int, tuple[Tensor, Tensor]] = {}
 
     def take_parts() -> None:
-        with torch.no_grad(), suppress(IndexError):  # raised when none is left
-            while True:
-                number, part = waiting.popleft()
+        with torch.no_grad():
+            while waiting:
+                try:
+                    number, part = waiting.popleft()
+                except IndexError:  # another thread took the last one
+                    return
                 done[number] = torch.linalg.eigh(part)
 
     with _one_thread_each():
