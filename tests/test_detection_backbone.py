@@ -205,3 +205,12 @@ def test_a_checkpoint_that_does_not_fit_is_refused(source, target, in_chans, mes
     path = save(timm.create_model(source), tmp_path / "c.pth")
     with pytest.raises(ValueError, match=message):
         gcp_backbone(target, checkpoint=path, in_chans=in_chans)
+
+
+@pytest.mark.parametrize("name", ["shufflenet_v2_x1_0.adju_fmnist", "shufflenet_v2_x1_0_gcp.adju_fmnist"])
+def test_weights_of_a_dilated_classifier_give_a_full_pyramid(name):
+    backbone = gcp_backbone(name, pretrained=True, in_chans=1)
+    assert backbone.strides == (4, 8, 16, 32)
+    classifier = timm.create_model(name, pretrained=True).state_dict()
+    body = {key: value for key, value in backbone.body.state_dict().items() if "num_batches" not in key}
+    assert len(body) > 200 and all(torch.equal(value, classifier[key]) for key, value in body.items())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -163,18 +164,28 @@ def last_stage_options(name: str, last_stage: str | None) -> dict[str, Any]:
 
 
 def _features(name: str, pretrained: bool, in_chans: int, options: dict[str, Any]) -> nn.Module:
-    """The four finest-to-coarsest maps of a timm network, checked for their strides."""
-    try:
-        body: Any = timm.create_model(
-            name, pretrained=pretrained, features_only=True, out_indices=(-4, -3, -2, -1), in_chans=in_chans, **options
-        )
-        strides = tuple(body.feature_info.reduction())
-    except (AssertionError, IndexError) as error:  # timm's own words for "fewer than four maps"
-        raise ValueError(f"{name} does not give four feature maps: {error or 'too few levels'}.") from error
+    """The four finest-to-coarsest maps of a timm network, checked for their strides.
+
+    Weights that were trained with a dilated last stage ask for its `output_stride`; they are built with 32.
+    """
     wanted = STRIDES_WITHOUT_DOWNSAMPLING if options.get("last_stage") == "stride1" else STRIDES
+    body, strides = _four_maps(name, pretrained=pretrained, in_chans=in_chans, **options)
+    if strides != wanted and wanted == STRIDES and strides[-1] < STRIDES[-1]:
+        with suppress(TypeError):  # a network without this option
+            body, strides = _four_maps(
+                name, pretrained=pretrained, in_chans=in_chans, output_stride=STRIDES[-1], **options
+            )
     if strides != wanted:
         raise ValueError(f"{name} gives maps at strides {strides}; a pyramid needs {wanted}.")
     return body
+
+
+def _four_maps(name: str, **options: Any) -> tuple[nn.Module, tuple[int, ...]]:
+    try:
+        body: Any = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **options)
+        return body, tuple(body.feature_info.reduction())
+    except (AssertionError, IndexError) as error:  # timm's own words for "fewer than four maps"
+        raise ValueError(f"{name} does not give four feature maps: {error or 'too few levels'}.") from error
 
 
 def groups_of(body: nn.Module) -> list[list[nn.Parameter]]:
