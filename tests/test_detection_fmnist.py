@@ -154,3 +154,11 @@ def test_the_table_compares_with_the_first_arm():
         "| a | 15.0 | 30.0 | 15.0 | 10.0 / 20.0 |  |",
         "| b | 30.5 | 61.0 | 30.5 | 30.0 / 31.0 | +15.5 |",
     ]
+
+
+def test_the_page_shows_the_record():
+    docs = Path(__file__).parents[1] / "docs"
+    record = json.loads((docs / "detection" / "record.json").read_text())
+    page = (docs / "detection.md").read_text(encoding="utf-8")
+    shown = page.split("<!-- begin study -->\n")[1].split("<!-- end study -->")[0]
+    assert shown == detection_report.table(record)
