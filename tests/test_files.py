@@ -27,3 +27,9 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
         partial.write_bytes(b"half")
         fail()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_has_the_same_bytes(tmp_path):
+    (tmp_path / "rows.csv").write_bytes(b"a,b\r\n1,2\r\n")
+    files.copy(tmp_path / "rows.csv", tmp_path / "docs" / "rows.csv")
+    assert (tmp_path / "docs" / "rows.csv").read_bytes() == b"a,b\r\n1,2\r\n"

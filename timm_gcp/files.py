@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,3 +26,9 @@ def write_text(path: str | Path, text: str) -> None:
     """Write a text file in UTF-8."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def copy(source: str | Path, path: str | Path) -> None:
+    """Copy the bytes of a file."""
+    with replacing(path) as partial:
+        shutil.copyfile(source, partial)

@@ -132,6 +132,7 @@ class _Kernels(TorchDispatchMode):
 _KERNELS = (
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
+    torch.ops.aten.baddbmm_.default,
     torch.ops.aten._linalg_eigh.default,
 )
 

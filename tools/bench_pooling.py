@@ -59,6 +59,11 @@ def authors_pool(path: Path) -> Callable[[Tensor], Tensor]:
     return lambda x: module.TriuvecLayer(module.SqrtmLayer(module.CovpoolLayer(x), 5)).flatten(1)
 
 
+def in_place_flop(total: Any, a: tuple[int, ...], b: tuple[int, ...], out_shape: Any = None, **_: Any) -> int:
+    """Operations of `baddbmm_` from the shapes of its factors: torch counts the form that is not in place alone."""
+    return 2 * a[0] * a[1] * a[2] * b[2]
+
+
 def measure(shape: tuple[int, int, int], pools: dict[str, Callable], rates: tuple[float, float], args: Any) -> dict:
     """One row: median ms of each pool forward and forward+backward, floor, saved and peak megabytes."""
     batch, dim, side = shape
@@ -79,7 +84,7 @@ def measure(shape: tuple[int, int, int], pools: dict[str, Callable], rates: tupl
     title = f"{batch}, {dim}, {side}×{side}"
     ms_forward = interleaved({n: forward(p) for n, p in pools.items()}, args.rounds, args.device, f"{title} forward")
     ms_both = interleaved({n: both(n, p) for n, p in pools.items()}, args.rounds, args.device, f"{title} both")
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.baddbmm_: in_place_flop}) as counter:
         both("ours", global_cov_pool)()
     # read the features and the incoming gradient, write the vector and the features' gradient
     traffic = 4 * 2 * batch * (dim * side * side + triangle_size(dim))

@@ -19,7 +19,7 @@ from typing import Any
 
 from fmnist_study import add_study_arguments, fill, finished, keys_of, run, smaller_set, summary
 
-from timm_gcp.files import write_text
+from timm_gcp.files import copy, write_text
 from timm_gcp.landscape import (
     LandscapeCallback,
     StableStepCallback,
@@ -135,7 +135,7 @@ def _probe(
             probes.unlink(missing_ok=True)  # of a try that ended before its first checkpoint
         callback = LandscapeCallback(probes, *ends, args.points, every=args.every, images=args.images)
         run(RECIPE, _keys(args, model, pooling, seed, data, folder), [callback])
-    write_text(docs / f"{name}.csv", probes.read_text(encoding="utf-8"))
+    copy(probes, docs / f"{name}.csv")
     rows = [row for row in _accuracies(docs) if row["run"] != name]
     last = summary(folder)[-1]
     rows.append({"run": name, "epochs": str(int(last["epoch"]) + 1), "top1": f"{float(last['eval_top1']):.2f}"})

@@ -13,11 +13,14 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> None:
     """Write the page, and a README.md beside every bundled file of weights."""
-    write_text(ROOT / "MODEL_CARDS.md", model_cards())
+    pages = {ROOT / "MODEL_CARDS.md": model_cards()}
     for name in BUNDLED_WEIGHTS:
         folder = ROOT / "timm_gcp" / "weights_bundled" / name
         if folder.is_dir():
-            write_text(folder / "README.md", card(name))
+            pages[folder / "README.md"] = card(name)
+    for path, text in pages.items():
+        write_text(path, text)
+        print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 
 from fmnist_study import add_study_arguments, fill, finished, keys_of, run, smaller_set, summary
 
-from timm_gcp.files import replacing, write_text
+from timm_gcp.files import copy, replacing, write_text
 from timm_gcp.recipe import find_recipe, read_recipe
 from timm_gcp.second_order_study import SecondOrderCallback, capture, read_rows, spectra, write_rows
 from timm_gcp.train import Callback
@@ -113,8 +113,7 @@ def main() -> int:
         if name != WATCHED:
             collect(folder, name, seed, docs / "optimization")
     for file in ("equations.csv", "spectra.csv"):
-        content = (output / f"{WATCHED}-{args.seeds[0]}" / file).read_text(encoding="utf-8")
-        write_text(docs / "optimization" / file, content)
+        copy(output / f"{WATCHED}-{args.seeds[0]}" / file, docs / "optimization" / file)
     draw(docs / "optimization")
     fill(docs / "optimization.md", COMMAND, tables(docs / "optimization"))
     print(f"wrote {docs / 'optimization.md'} and {docs / 'optimization'}")
