@@ -56,4 +56,4 @@ def plot_landscape(
             panel.grid(alpha=0.25)
             panel.legend()
     with replacing(path) as partial:
-        figure.savefig(partial, dpi=140, format=partial.suffix[1:] or "png")
+        figure.savefig(partial, dpi=140, format=Path(path).suffix[1:] or "png")
