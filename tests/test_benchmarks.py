@@ -45,20 +45,30 @@ def test_peak_bytes():
     assert bench_common.peak_bytes(run, torch.device("cpu")) == 2 * 4000
 
 
-def test_kernels_are_counted_by_shape_and_timed_alone(monkeypatch):
+def test_operations_are_counted_by_kind_and_timed_alone(monkeypatch):
     a, cpu, threads = torch.randn(2, 8, 8), torch.device("cpu"), torch.get_num_threads()
     seen = []
     monkeypatch.setattr(bench_common, "_seconds", lambda run, device: seen.append(run().shape) or 0.5)
 
     def run():
         torch.baddbmm(a, a @ a.mT, a, alpha=0.5) + a @ a.mT
-        a.exp()
+        return a.exp().mul_(2).mT
 
-    assert bench_common.kernels_ms(run, 1, cpu) == pytest.approx(1500)  # two products of one kind, one of another
-    assert seen == [(2, 8, 8)] * 8 and torch.get_num_threads() == threads  # each kind warmed up and timed once
-    monkeypatch.undo()
-    assert bench_common.kernels_ms(lambda: torch.linalg.eigh(a @ a.mT), 2, cpu) > 0
-    assert bench_common.kernels_ms(lambda: a.exp(), 2, cpu) == 0
+    each = bench_common.alone(run, 1, cpu)
+    assert each.kernels_ms == pytest.approx(1500)  # two products of one kind, one of another
+    assert each.all_ms == pytest.approx(3000) and each.calls == 6  # and a sum, exp, mul_; no view
+    assert set(seen) == {(2, 8, 8)} and torch.get_num_threads() == threads
+
+
+def test_an_operation_timed_alone_has_the_arguments_it_had():
+    a, cpu = torch.randn(3, 4, 4), torch.device("cpu")
+    index = torch.tensor([[3, 0]]).expand(3, -1)
+    counter = torch.zeros(1)
+    assert bench_common.alone(lambda: torch.linalg.eigh(a @ a.mT), 2, cpu).kernels_ms > 0
+    gather = bench_common.alone(lambda: a.flatten(1).gather(1, index), 2, cpu)  # an index out of range would raise
+    assert gather.all_ms > gather.kernels_ms == 0 and gather.calls == 1
+    bench_common.alone(lambda: counter.add_(1), 5, cpu)
+    assert counter.item() == 1  # timing works on copies
 
 
 def test_interleaved_gives_the_median_of_each_run():

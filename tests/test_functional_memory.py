@@ -99,3 +99,18 @@ def test_saved_for_backward(form, side, dim, positions):
     if form == "spectral":
         count = sum(torch.Size(shape).numel() for shape in saved)
         assert count <= 2 * (2 * dim * positions + smaller**2 + smaller) + 16
+
+
+@pytest.mark.parametrize(("dim", "features_kept"), [(64, True), (65, False)])
+def test_scaled_features_are_kept_where_the_residuals_take_more(dim, features_kept):
+    """Five steps, 16 positions: four residuals of 16×16 take 1,024 numbers, as many as 64 channels do."""
+    sizes: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.numel())
+        return tensor
+
+    x = features(1, dim, 16, dtype=torch.float32).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        global_cov_pool(x, form="products", side="gram")
+    assert sizes.count(dim * 16) == 1 + features_kept  # the input, and the features centred and scaled

@@ -69,6 +69,11 @@ def _fewer(x: Tensor, gram: bool) -> bool:
     return gram and not torch.compiler.is_compiling() and fewer_columns(x.shape[-1])
 
 
+def _keeps_features(x: Tensor, n_iter: int) -> bool:
+    """Whether the scaled features `(D, n)` are kept for backward: where the K − 1 residuals `(n, n)` take more."""
+    return x.shape[1] <= (n_iter - 1) * x.shape[2]
+
+
 def _small_side(scaled: Tensor, gram: bool) -> Tensor:
     return torch.bmm(scaled.mT, scaled) if gram else torch.bmm(scaled, scaled.mT)
 
@@ -158,8 +163,8 @@ class ProductPool(torch.autograd.Function):
 
     On the N×N side n is N − 1 where `fewer_columns` says so: centred features have rank N − 1 at most.
 
-    Saved: the input, its peak and trace, and the residuals R₁ … R_{K−1}; on the D×D side the covariance too, which is
-    dear to rebuild.
+    Saved: the input, its peak and trace, and the residuals R₁ … R_{K−1}; on the N×N side the scaled features where they
+    are no larger than the residuals; on the D×D side the covariance, which is dear to rebuild.
     """
 
     generate_vmap_rule = True
@@ -172,7 +177,8 @@ class ProductPool(torch.autograd.Function):
         residuals, last = _recursion(side, n_iter, gram, low)
         factor = _value_scale(peak, trace, x.shape[-1], gram)
         if gram:
-            return (product_triangle(torch.bmm(scaled, last * factor), scaled), peak, trace, *residuals)
+            value = product_triangle(torch.bmm(scaled, last * factor), scaled)
+            return (value, peak, trace, *residuals, *([scaled] if _keeps_features(x, n_iter) else []))
         return (gather_triangle(last) * factor.flatten(1), peak, trace, *residuals, side)
 
     @staticmethod
@@ -202,7 +208,8 @@ class ProductPoolGradient(torch.autograd.Function):
     def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
         """Gradient from the saved residuals."""
         peak, trace, *saved, n_iter, gram, low = rest
-        scaled, _ = peak_scale(x, _fewer(x, gram), peak)
+        kept = gram and _keeps_features(x, n_iter)
+        scaled = saved[-1] if kept else peak_scale(x, _fewer(x, gram), peak)[0]
         side = _small_side(scaled, gram) / trace if gram else saved[-1]
         return _gradient(grad, scaled, side, trace, saved[: n_iter - 1], x.shape[-1], gram, low)
 

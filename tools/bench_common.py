@@ -10,11 +10,11 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
+from torch.utils._pytree import tree_iter, tree_map
 from tqdm import tqdm
 
 WARM_UP = 3
@@ -112,21 +112,42 @@ def peak_bytes(run: Callable[[], Any], device: torch.device) -> int:
     return mode.peak
 
 
-class _Kernels(TorchDispatchMode):
-    """Counts the matrix products and eigendecompositions of a run, by shapes, strides, factors and threads."""
+class _Calls(TorchDispatchMode):
+    """Counts the operations of a run that compute something, by operator, shapes, other arguments and threads.
+
+    One set of arguments is kept of each kind, as it was before the call.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: Counter[tuple[Any, ...]] = Counter()
+        self.count: Counter[tuple[Any, ...]] = Counter()
+        self.first: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note the call and run it."""
-        if func in _KERNELS:
-            operands = [a for a in args if isinstance(a, torch.Tensor)]
-            shapes = tuple((tuple(a.shape), a.stride()) for a in operands)
-            factors = tuple(sorted((kwargs or {}).items()))
-            self.calls[func, shapes, operands[0].dtype, factors, torch.get_num_threads()] += 1
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if not func.is_view and func is not torch.ops.aten._unsafe_view.default:
+            key = (func, str(tree_map(_kind, (args, kwargs))), torch.get_num_threads())
+            self.count[key] += 1
+            if key not in self.first:
+                self.first[key] = _copied((args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _kind(value: Any) -> Any:
+    return (value.dtype, tuple(value.shape), value.stride()) if isinstance(value, torch.Tensor) else value
+
+
+def _copied(arguments: Any) -> Any:
+    """The arguments with tensors of their own, laid out as they were."""
+
+    def copy(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+
+    # Expanded tensors share memory between entries: those of one call are read, never written.
+    return tree_map(lambda v: v if isinstance(v, torch.Tensor) and 0 in v.stride() else copy(v), arguments)
 
 
 _KERNELS = (
@@ -137,25 +158,37 @@ _KERNELS = (
 )
 
 
-def kernels_ms(run: Callable[[], Any], rounds: int, device: torch.device) -> float:
-    """Milliseconds of the products and eigendecompositions of `run`, each timed alone at its own shape and summed.
+class Alone(NamedTuple):
+    """Milliseconds of the operations of a run, each timed alone, hot in the caches, and summed; how many they are."""
 
-    What `run` takes beyond it goes to everything else: passes over memory, and the calls themselves. Of
-    eigendecompositions that run side by side in several threads it counts those of the calling thread.
+    kernels_ms: float  # matrix products and eigendecompositions
+    all_ms: float
+    calls: int
+
+
+def alone(run: Callable[[], Any], rounds: int, device: torch.device) -> Alone:
+    """What the operations of `run` take when each is timed alone with the arguments that it had there.
+
+    What `run` takes beyond it goes to the calls themselves and to memory that is not in the caches any more. Views are
+    left out. Of eigendecompositions that run side by side in several threads it counts those of the calling thread.
     """
-    with _Kernels() as mode:
+    with _Calls() as mode:
         run()
-    total = 0.0
+    kernels = total = 0.0
     threads = torch.get_num_threads()
-    for (func, shapes, dtype, factors, used), count in mode.calls.items():
-        operands = [torch.empty_strided(*shape, dtype=dtype, device=device).normal_() for shape in shapes]
-        if func is torch.ops.aten._linalg_eigh.default:
-            operands = [operands[0] @ operands[0].mT]
+    for key, count in mode.count.items():
+        func, _, used = key
+        times = []
         torch.set_num_threads(used)
-        times = [_seconds(lambda f=func, a=operands, k=dict(factors): f(*a, **k), device) for _ in range(rounds + 3)]
+        for _ in range(rounds + WARM_UP):
+            args, kwargs = _copied(mode.first[key])
+            times.append(_seconds(lambda f=func, a=args, k=kwargs: f(*a, **k), device))
         torch.set_num_threads(threads)
-        total += count * statistics.median(times[3:])
-    return 1e3 * total
+        milliseconds = 1e3 * count * statistics.median(times[WARM_UP:])
+        total += milliseconds
+        if func in _KERNELS:
+            kernels += milliseconds
+    return Alone(kernels, total, mode.count.total())
 
 
 def machine(device: torch.device) -> str:

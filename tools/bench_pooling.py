@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from bench_common import (
+    alone,
     bar_chart,
     copy_rate,
     interleaved,
-    kernels_ms,
     machine,
     markdown,
     peak_bytes,
@@ -91,7 +91,8 @@ def measure(shape: tuple[int, int, int], pools: dict[str, Callable], rates: tupl
     row: dict[str, Any] = {"B, D, map": title}
     row |= {f"{name} fwd": ms for name, ms in ms_forward.items()} | {f"{name} f+b": ms for name, ms in ms_both.items()}
     row["floor f+b"] = 1e3 * max(counter.get_total_flops() / rates[0], traffic / rates[1])
-    row["kernels f+b"] = kernels_ms(both("ours", global_cov_pool), args.rounds, args.device)
+    each = alone(both("ours", global_cov_pool), args.rounds, args.device)
+    row |= {"kernels f+b": each.kernels_ms, "operations f+b": each.all_ms, "operations": each.calls}
     row["faster"] = ms_both["reference"] / ms_both["ours"]
     for name in ("ours", "reference"):
         row[f"{name} saved MB"] = saved_bytes(lambda name=name: pools[name](x)) / 2**20

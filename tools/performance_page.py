@@ -44,7 +44,8 @@ def pooling_tables(folder: Path, device: str) -> str:
         rows,
         key
         | {f"{p} f+b": p for p in pools}
-        | {"kernels f+b": "kernels", "floor f+b": "floor", "faster": "reference / ours"},
+        | {"operations": "operations", "operations f+b": "each alone", "kernels f+b": "kernels alone"}
+        | {"floor f+b": "floor", "faster": "reference / ours"},
     )
     forward = _columns(rows, key | {f"{p} fwd": p for p in pools})
     memory = {f"{who} {what} MB": f"{who} {what}" for what in ("saved", "peak") for who in ("ours", "reference")}
