@@ -57,28 +57,26 @@ def _can_split(a: Tensor, threads: int) -> bool:
 
 
 def _eigh_in_parts(a: Tensor, threads: int) -> tuple[Tensor, Tensor]:
-    """`torch.linalg.eigh` of a batch by this thread and the workers."""
-    chunks = a.chunk(threads * PARTS_PER_THREAD)
-    waiting = deque(enumerate(chunks))
-    done: dict[int, tuple[Tensor, Tensor]] = {}
+    """`torch.linalg.eigh` of a batch by this thread and the workers, who write into one result."""
+    lam, u = a.new_empty(a.shape[:-1]), torch.empty_like(a, memory_format=torch.contiguous_format).mT  # LAPACK's layout
+    count = threads * PARTS_PER_THREAD
+    waiting = deque(zip(a.chunk(count), lam.chunk(count), u.chunk(count), strict=True))
 
     def take_parts() -> None:
         with torch.no_grad():
             while waiting:
                 try:
-                    number, part = waiting.popleft()
+                    part, *result = waiting.popleft()
                 except IndexError:  # another thread took the last one
                     return
-                done[number] = torch.linalg.eigh(part)
+                torch.linalg.eigh(part, out=tuple(result))
 
     with _one_thread_each():
         pending = [_workers(threads).submit(take_parts) for _ in range(threads - 1)]
         take_parts()
         for future in pending:
             future.result()
-    results = [done[number] for number in range(len(chunks))]
-    # LAPACK writes columns one after another; as they lie, they are joined at the speed of a copy.
-    return torch.cat([lam for lam, _ in results]), torch.cat([u.mT for _, u in results]).mT
+    return lam, u
 
 
 def batched_eigh(a: Tensor) -> tuple[Tensor, Tensor]:
