@@ -155,6 +155,7 @@ _KERNELS = (
     torch.ops.aten.baddbmm.default,
     torch.ops.aten.baddbmm_.default,
     torch.ops.aten._linalg_eigh.default,
+    torch.ops.aten._linalg_eigh.eigenvalues,
 )
 
 
