@@ -29,10 +29,18 @@ def tool(monkeypatch):
 def test_plan(tool):
     cells = tool[0].plan(tool[0].PARTS, [0, 1, 2], ["resnet18"])
     names = [cell.name for cell in cells]
-    assert len(names) == len(set(names)) == 6 + 3 + 2 + 12
+    assert len(names) == len(set(names)) == 6 + 3 + 2 + 4 + 12
     assert names[:2] == ["shufflenet_v2_x1_0-gap-adju-seed0", "shufflenet_v2_x1_0-gcp-adju-seed0"]
     assert {name.split("-")[-2] for name in names[:6]} == {"adju", "fast", "norm"}
     assert [name.split("-")[-2] for name in names[-12:]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
+
+
+def test_larger_and_more_steps(tool):
+    """Four times the rate, or four times the updates at the recipe's rate; both twins alike."""
+    cells = tool[0].plan(["steps"], [0], [])
+    assert [cell.name.partition("-fast-")[2] for cell in cells] == ["lr0.25-seed0"] * 2 + ["batch32-seed0"] * 2
+    given = [resolve_args(cell.recipe, cell.settings(read_recipe(find_recipe(cell.recipe)))) for cell in cells]
+    assert [(args.lr, args.batch_size) for args in given] == [(0.25, 128)] * 2 + [(0.0625, 32)] * 2
 
 
 def test_the_shipped_weights_take_all_images(tool):
@@ -88,6 +96,16 @@ def test_tables_by_hand(tool, tmp_path):
     )
     assert "| 32 | 528 | 90.50 |" in tables.dims_table(curves) and "| 64 | 2,080 | - |" in tables.dims_table(curves)
     assert "| shufflenet_v2_x1_0 | 91.25" in tables.backbones_table(curves)
+    faster = {
+        cell("shufflenet_v2_x1_0", "GAP", "fast", 0): curve(89.0),
+        cell("shufflenet_v2_x1_0", "GAP", "fast", 0, variant="lr0.25"): curve(90.0),
+        cell("shufflenet_v2_x1_0", "GCP", "fast", 0, variant="lr0.25"): curve(90.5),
+    }
+    assert tables.steps_table(faster).splitlines()[2:] == [
+        "| as it is | 89.00 | - | - |",
+        "| `lr: 0.25` | 90.00 | 90.50 | +0.50 |",
+        "| `batch_size: 32` | - | - | - |",
+    ]
     assert tables.draw(curves, tmp_path / "f.png").stat().st_size > 10000
 
 

@@ -9,7 +9,7 @@ from typing import Any
 SCHEDULES = ("adju", "fast", "norm")  # most telling first
 POOLINGS = ("GAP", "GCP")
 DIMS = (32, 64, 128, 256)
-PARTS = ("weights", "schedules", "dims", "backbones", "seeds")
+PARTS = ("weights", "schedules", "dims", "backbones", "steps", "seeds")
 
 # The rates and weight decays of Table 3 for a batch of 128; the recipes themselves are ShuffleNetV2's.
 _RESNET = {
@@ -28,13 +28,15 @@ BACKBONES: dict[str, dict[str, Any]] = {
     "resnet101": _RESNET,
 }
 STUDIED = "shufflenet_v2_x1_0"
+# Larger and more steps than the recipe's, under the schedule with the fewest updates.
+STEPS: dict[str, dict[str, Any]] = {"lr0.25": {"lr": 0.25}, "batch32": {"batch_size": 32}}
 
 
 @dataclass(frozen=True)
 class Cell:
     """One run: backbone, pooling, schedule, seed, width D of the covariance, and further keys.
 
-    With `all_images` it trains on the whole set where the study takes a part of it.
+    With `all_images` it trains on the whole set where the study takes a part of it. A `variant` names what `keys` change.
     """
 
     backbone: str
@@ -44,14 +46,15 @@ class Cell:
     dim: int = 256
     keys: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
     all_images: bool = False
+    variant: str = ""
 
     @property
     def name(self) -> str:
         """Name of the run's folder."""
         width = "" if self.dim == 256 else f"-d{self.dim}"
-        return (
-            f"{self.backbone}-{self.pooling.lower()}{width}-{self.schedule}-seed{self.seed}{'-all' * self.all_images}"
-        )
+        variant = f"-{self.variant}" if self.variant else ""
+        run = f"{self.backbone}-{self.pooling.lower()}{width}-{self.schedule}{variant}-seed{self.seed}"
+        return run + "-all" * self.all_images
 
     @property
     def recipe(self) -> str:
@@ -70,7 +73,7 @@ class Cell:
             keys["gp"] = "avg"
         if self.dim != 256:
             keys["model_kwargs"] = {**keys.get("model_kwargs", recipe["model_kwargs"]), "reduce_dim": self.dim}
-        if batch_size is not None:
+        if batch_size is not None and "batch_size" not in self.keys:
             keys["lr"] = keys.get("lr", recipe["lr"]) * batch_size / recipe["batch_size"]
             keys["batch_size"] = batch_size
         return keys
@@ -78,7 +81,7 @@ class Cell:
 
 def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], subset: bool = False) -> list[Cell]:
     """The runs of the study in order: the twins on all images where the study takes a `subset`, all six cells once,
-    the widths, the other backbones, then the further seeds."""
+    the widths, the other backbones, larger and more steps under LR_fast, then the further seeds."""
     first, *others = seeds
     cells: dict[Cell, None] = {}
     if "weights" in parts:
@@ -90,6 +93,14 @@ def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], s
     if "backbones" in parts:
         cells.update(
             {Cell(name, pool, "adju", first, keys=BACKBONES[name]): None for name in backbones for pool in POOLINGS}
+        )
+    if "steps" in parts:
+        cells.update(
+            {
+                Cell(STUDIED, pool, "fast", first, keys=keys, variant=name): None
+                for name, keys in STEPS.items()
+                for pool in POOLINGS
+            }
         )
     if "seeds" in parts:
         cells.update(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fmnist_cells import BACKBONES, DIMS, POOLINGS, SCHEDULES, STUDIED, Cell
+from fmnist_cells import BACKBONES, DIMS, POOLINGS, SCHEDULES, STEPS, STUDIED, Cell
 
 from timm_gcp.figures import COLOURS, new_figure, plain, save
 from timm_gcp.plot_convergence import RunCurve, matching_epoch, read_summary
@@ -38,13 +38,19 @@ def spread(values: Sequence[float]) -> str:
 
 
 def _of(
-    curves: Curves, backbone: str, pooling: str, schedule: str, dim: int = 256, all_images: bool = False
+    curves: Curves,
+    backbone: str,
+    pooling: str,
+    schedule: str,
+    dim: int = 256,
+    all_images: bool = False,
+    variant: str = "",
 ) -> dict[int, RunCurve]:
-    wanted = (backbone, pooling, schedule, dim, all_images)
+    wanted = (backbone, pooling, schedule, dim, all_images, variant)
     return {
         cell.seed: curve
         for cell, curve in curves.items()
-        if (cell.backbone, cell.pooling, cell.schedule, cell.dim, cell.all_images) == wanted
+        if (cell.backbone, cell.pooling, cell.schedule, cell.dim, cell.all_images, cell.variant) == wanted
     }
 
 
@@ -115,6 +121,19 @@ def backbones_table(curves: Curves) -> str:
                 [name, *(spread([run.top1[-1] for run in runs.values()]) for runs in (gap, gcp)), _matching(gap, gcp)]
             )
     return _markdown(["Backbone", "GAP top-1", "GCP top-1", "GCP matches GAP at epoch"], rows)
+
+
+def steps_table(curves: Curves) -> str:
+    """GAP and GCP under LR_fast with the recipe's steps, with larger ones, and with more of them."""
+    rows = []
+    for variant in ("", *STEPS):
+        gap, gcp = (_of(curves, STUDIED, pooling, "fast", variant=variant) for pooling in POOLINGS)
+        change = ", ".join(f"`{key}: {value}`" for key, value in STEPS.get(variant, {}).items()) or "as it is"
+        common = sorted(set(gap) & set(gcp))
+        gains = [gcp[seed].top1[-1] - gap[seed].top1[-1] for seed in common]
+        accuracies = [spread([run.top1[-1] for run in runs.values()]) for runs in (gap, gcp)]
+        rows.append([change, *accuracies, f"{sum(gains) / len(gains):+.2f}" if gains else "-"])
+    return _markdown(["Recipe", "GAP top-1", "GCP top-1", "Gain"], rows)
 
 
 def draw(curves: Curves, path: Path) -> Path:

@@ -22,7 +22,15 @@ from typing import Any
 import torch
 from fmnist_cells import BACKBONES, PARTS, STUDIED, Cell, plan
 from fmnist_study import DOCS, fill, finished
-from fmnist_tables import backbones_table, dims_table, draw, read_curves, schedules_table, weights_table
+from fmnist_tables import (
+    backbones_table,
+    dims_table,
+    draw,
+    read_curves,
+    schedules_table,
+    steps_table,
+    weights_table,
+)
 
 from timm_gcp.data import prepare_fashion_mnist
 from timm_gcp.recipe import find_recipe, read_recipe
@@ -115,14 +123,16 @@ def write_page(output: Path, docs: Path, cells: list[Cell], epochs: dict[str, in
     curves = read_curves(output, cells, epochs)
     page = docs / "fashion_mnist.md"
     studied = {cell for cell in curves if cell.backbone == STUDIED and not cell.all_images}
-    schedules = any(cell.dim == 256 for cell in studied)
+    schedules = any(cell.dim == 256 and not cell.variant for cell in studied)
     widths = any(cell.dim != 256 for cell in studied)
+    steps = any(cell.variant for cell in studied)
     others = any(cell.backbone != STUDIED for cell in curves)
     figure = "\n![Top-1 per epoch under the three schedules](fashion_mnist.png)\n"
     fill(page, "weights", weights_table(curves))
     fill(page, "schedules", schedules_table(curves) + figure if schedules else "")
     fill(page, "dims", dims_table(curves) if widths else "")
     fill(page, "backbones", backbones_table(curves) if others else "")
+    fill(page, "steps", steps_table(curves) if steps else "")
     if schedules:
         draw(curves, docs / "fashion_mnist.png")
     return page
