@@ -36,7 +36,7 @@ STEPS: dict[str, dict[str, Any]] = {"lr0.25": {"lr": 0.25}, "batch32": {"batch_s
 class Cell:
     """One run: backbone, pooling, schedule, seed, width D of the covariance, and further keys.
 
-    With `all_images` it trains on the whole set where the study takes a part of it. A `variant` names what `keys` change.
+    With `all_images` it trains on the whole set where the study takes a part of it; `variant` names what `keys` change.
     """
 
     backbone: str
