@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import shutil
 import sys
@@ -44,7 +45,7 @@ def main() -> int:
     parser.add_argument("--to", default=str(table.BUNDLED), metavar="DIR", help="folder of the bundled weights")
     args = parser.parse_args()
     prepare_fashion_mnist(args.data_dir)
-    done = [run for run in (Path(args.runs) / cell.name for cell in _candidates()) if _is_complete(run)]
+    done = finished_runs(Path(args.runs))
     if not done:
         raise SystemExit(f"{args.runs!r} has no finished run. Train: python tools/reproduce_fmnist.py --parts weights.")
     for run in done:
@@ -57,10 +58,16 @@ def main() -> int:
     return 0
 
 
-def _candidates() -> list[Cell]:
-    cells = [Cell(STUDIED, pooling, "adju", 0, all_images=True) for pooling in POOLINGS]
-    cells += [Cell(STUDIED, pooling, "adju", 0) for pooling in POOLINGS]
-    return cells + [Cell(name, "GCP", "adju", 0, keys=BACKBONES[name]) for name in ("mobilenetv2_100", "resnet18")]
+def finished_runs(folder: Path) -> list[Path]:
+    """The runs in `folder` to bundle, the most wanted first; of a model, the run on all images where it is complete."""
+    models = [(STUDIED, pooling, {}) for pooling in POOLINGS]
+    models += [(name, "GCP", BACKBONES[name]) for name in ("mobilenetv2_100", "resnet18")]
+    found = []
+    for backbone, pooling, keys in models:
+        cells = (Cell(backbone, pooling, "adju", 0, keys=keys, all_images=whole) for whole in (True, False))
+        complete = (run for run in (folder / cell.name for cell in cells) if _is_complete(run))
+        found += itertools.islice(complete, 1)
+    return found
 
 
 def _is_complete(run: Path) -> bool:

@@ -1,0 +1,37 @@
+"""Which runs of the Fashion-MNIST study become weights of the package."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parent.parent / "tools"
+
+pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
+
+
+def run(folder: Path, name: str, epochs: int) -> None:
+    (folder / name).mkdir()
+    (folder / name / "args.yaml").write_text("epochs: 2\n")
+    (folder / name / "summary.csv").write_text("epoch,eval_top1\n" + "".join(f"{k},90\n" for k in range(epochs)))
+
+
+def test_the_run_on_all_images_is_taken_where_it_is_complete(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    tool = importlib.import_module("bundle_fmnist")
+    assert tool.finished_runs(tmp_path) == []
+    for name, epochs in {
+        "shufflenet_v2_x1_0-gap-adju-seed0": 2,
+        "shufflenet_v2_x1_0-gap-adju-seed0-all": 1,
+        "shufflenet_v2_x1_0-gcp-adju-seed0": 2,
+        "shufflenet_v2_x1_0-gcp-adju-seed0-all": 2,
+        "mobilenetv2_100-gcp-adju-seed0": 2,
+    }.items():
+        run(tmp_path, name, epochs)
+    assert [path.name for path in tool.finished_runs(tmp_path)] == [
+        "shufflenet_v2_x1_0-gap-adju-seed0",
+        "shufflenet_v2_x1_0-gcp-adju-seed0-all",
+        "mobilenetv2_100-gcp-adju-seed0",
+    ]
