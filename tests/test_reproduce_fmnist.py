@@ -35,12 +35,12 @@ def test_plan(tool):
     assert [name.split("-")[-2] for name in names[-12:]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
 
 
-def test_larger_and_more_steps(tool):
-    """Four times the rate, or four times the updates at the recipe's rate; both twins alike."""
-    cells = tool[0].plan(["steps"], [0], [])
-    assert [cell.name.partition("-fast-")[2] for cell in cells] == ["lr0.25-seed0"] * 2 + ["batch32-seed0"] * 2
+def test_larger_rates(tool):
+    """Twice and four times the recipe's; both twins alike."""
+    cells = tool[0].plan(["rates"], [0], [])
+    assert [cell.name.partition("-fast-")[2] for cell in cells] == ["lr0.125-seed0"] * 2 + ["lr0.25-seed0"] * 2
     given = [resolve_args(cell.recipe, cell.settings(read_recipe(find_recipe(cell.recipe)))) for cell in cells]
-    assert [(args.lr, args.batch_size) for args in given] == [(0.25, 128)] * 2 + [(0.0625, 32)] * 2
+    assert [args.lr for args in given] == [0.125] * 2 + [0.25] * 2
 
 
 def test_the_shipped_weights_take_all_images(tool):
@@ -101,10 +101,10 @@ def test_tables_by_hand(tool, tmp_path):
         cell("shufflenet_v2_x1_0", "GAP", "fast", 0, variant="lr0.25"): curve(90.0),
         cell("shufflenet_v2_x1_0", "GCP", "fast", 0, variant="lr0.25"): curve(90.5),
     }
-    assert tables.steps_table(faster).splitlines()[2:] == [
-        "| as it is | 89.00 | - | - |",
-        "| `lr: 0.25` | 90.00 | 90.50 | +0.50 |",
-        "| `batch_size: 32` | - | - | - |",
+    assert tables.rates_table(faster).splitlines()[2:] == [
+        "| 0.0625 | 89.00 | - | - |",
+        "| 0.125 | - | - | - |",
+        "| 0.25 | 90.00 | 90.50 | +0.50 |",
     ]
     assert tables.draw(curves, tmp_path / "f.png").stat().st_size > 10000
 

@@ -9,7 +9,7 @@ from typing import Any
 SCHEDULES = ("adju", "fast", "norm")  # most telling first
 POOLINGS = ("GAP", "GCP")
 DIMS = (32, 64, 128, 256)
-PARTS = ("weights", "schedules", "dims", "backbones", "steps", "seeds")
+PARTS = ("weights", "schedules", "dims", "backbones", "rates", "seeds")
 
 # The rates and weight decays of Table 3 for a batch of 128; the recipes themselves are ShuffleNetV2's.
 _RESNET = {
@@ -28,8 +28,7 @@ BACKBONES: dict[str, dict[str, Any]] = {
     "resnet101": _RESNET,
 }
 STUDIED = "shufflenet_v2_x1_0"
-# Larger and more steps than the recipe's, under the schedule with the fewest updates.
-STEPS: dict[str, dict[str, Any]] = {"lr0.25": {"lr": 0.25}, "batch32": {"batch_size": 32}}
+RATES = (0.125, 0.25)  # twice and four times the recipe's, under the schedule with the fewest updates
 
 
 @dataclass(frozen=True)
@@ -73,15 +72,20 @@ class Cell:
             keys["gp"] = "avg"
         if self.dim != 256:
             keys["model_kwargs"] = {**keys.get("model_kwargs", recipe["model_kwargs"]), "reduce_dim": self.dim}
-        if batch_size is not None and "batch_size" not in self.keys:
+        if batch_size is not None:
             keys["lr"] = keys.get("lr", recipe["lr"]) * batch_size / recipe["batch_size"]
             keys["batch_size"] = batch_size
         return keys
 
 
+def at_rate(rate: float, pooling: str, seed: int) -> Cell:
+    """A run under LR_fast from another learning rate than the recipe's."""
+    return Cell(STUDIED, pooling, "fast", seed, keys={"lr": rate}, variant=f"lr{rate}")
+
+
 def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], subset: bool = False) -> list[Cell]:
     """The runs of the study in order: the twins on all images where the study takes a `subset`, all six cells once,
-    the widths, the other backbones, larger and more steps under LR_fast, then the further seeds."""
+    the widths, the other backbones, larger rates under LR_fast, then the further seeds."""
     first, *others = seeds
     cells: dict[Cell, None] = {}
     if "weights" in parts:
@@ -94,14 +98,8 @@ def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], s
         cells.update(
             {Cell(name, pool, "adju", first, keys=BACKBONES[name]): None for name in backbones for pool in POOLINGS}
         )
-    if "steps" in parts:
-        cells.update(
-            {
-                Cell(STUDIED, pool, "fast", first, keys=keys, variant=name): None
-                for name, keys in STEPS.items()
-                for pool in POOLINGS
-            }
-        )
+    if "rates" in parts:
+        cells.update({at_rate(rate, pool, first): None for rate in RATES for pool in POOLINGS})
     if "seeds" in parts:
         cells.update(
             {

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fmnist_cells import BACKBONES, DIMS, POOLINGS, SCHEDULES, STEPS, STUDIED, Cell
+from fmnist_cells import BACKBONES, DIMS, POOLINGS, RATES, SCHEDULES, STUDIED, Cell, at_rate
 
 from timm_gcp.figures import COLOURS, new_figure, plain, save
 from timm_gcp.plot_convergence import RunCurve, matching_epoch, read_summary
+from timm_gcp.recipe import find_recipe, read_recipe
 
 Curves = dict[Cell, RunCurve]
 
@@ -59,6 +60,12 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def _gain(gap: dict[int, RunCurve], gcp: dict[int, RunCurve]) -> str:
+    """Mean lead of GCP over the GAP run of the same seed after the last epoch."""
+    gains = [gcp[seed].top1[-1] - gap[seed].top1[-1] for seed in sorted(set(gap) & set(gcp))]
+    return f"{sum(gains) / len(gains):+.2f}" if gains else "-"
+
+
 def _matching(gap: dict[int, RunCurve], gcp: dict[int, RunCurve]) -> str:
     """Epoch at which GCP first reaches the final accuracy of the GAP run of the same seed, per seed."""
     common = sorted(set(gap) & set(gcp))
@@ -85,15 +92,13 @@ def schedules_table(curves: Curves) -> str:
     slow = _of(curves, STUDIED, "GAP", "norm")
     for schedule in reversed(SCHEDULES):
         gap, gcp = (_of(curves, STUDIED, pooling, schedule) for pooling in POOLINGS)
-        common = sorted(set(gap) & set(gcp))
-        gains = [gcp[seed].top1[-1] - gap[seed].top1[-1] for seed in common]
         epochs = str(len(next(iter((gcp or gap).values())).epochs)) if gcp or gap else "-"
         rows.append(
             [
                 f"LR_{schedule}",
                 epochs,
                 *(spread([run.top1[-1] for run in runs.values()]) for runs in (gap, gcp)),
-                f"{sum(gains) / len(gains):+.2f}" if gains else "-",
+                _gain(gap, gcp),
                 _matching(gap, gcp),
                 _matching(slow, gcp),
             ]
@@ -123,17 +128,15 @@ def backbones_table(curves: Curves) -> str:
     return _markdown(["Backbone", "GAP top-1", "GCP top-1", "GCP matches GAP at epoch"], rows)
 
 
-def steps_table(curves: Curves) -> str:
-    """GAP and GCP under LR_fast with the recipe's steps, with larger ones, and with more of them."""
+def rates_table(curves: Curves) -> str:
+    """GAP and GCP under LR_fast from the recipe's learning rate and from larger ones."""
+    usual = read_recipe(find_recipe("fmnist_fast"))["lr"]
     rows = []
-    for variant in ("", *STEPS):
+    for rate, variant in ((usual, ""), *((rate, at_rate(rate, "GCP", 0).variant) for rate in RATES)):
         gap, gcp = (_of(curves, STUDIED, pooling, "fast", variant=variant) for pooling in POOLINGS)
-        change = ", ".join(f"`{key}: {value}`" for key, value in STEPS.get(variant, {}).items()) or "as it is"
-        common = sorted(set(gap) & set(gcp))
-        gains = [gcp[seed].top1[-1] - gap[seed].top1[-1] for seed in common]
         accuracies = [spread([run.top1[-1] for run in runs.values()]) for runs in (gap, gcp)]
-        rows.append([change, *accuracies, f"{sum(gains) / len(gains):+.2f}" if gains else "-"])
-    return _markdown(["Recipe", "GAP top-1", "GCP top-1", "Gain"], rows)
+        rows.append([str(rate), *accuracies, _gain(gap, gcp)])
+    return _markdown(["Rate of a batch of 128", "GAP top-1", "GCP top-1", "Gain"], rows)
 
 
 def draw(curves: Curves, path: Path) -> Path:

@@ -26,9 +26,9 @@ from fmnist_tables import (
     backbones_table,
     dims_table,
     draw,
+    rates_table,
     read_curves,
     schedules_table,
-    steps_table,
     weights_table,
 )
 
@@ -125,14 +125,14 @@ def write_page(output: Path, docs: Path, cells: list[Cell], epochs: dict[str, in
     studied = {cell for cell in curves if cell.backbone == STUDIED and not cell.all_images}
     schedules = any(cell.dim == 256 and not cell.variant for cell in studied)
     widths = any(cell.dim != 256 for cell in studied)
-    steps = any(cell.variant for cell in studied)
+    rates = any(cell.variant for cell in studied)
     others = any(cell.backbone != STUDIED for cell in curves)
     figure = "\n![Top-1 per epoch under the three schedules](fashion_mnist.png)\n"
     fill(page, "weights", weights_table(curves))
     fill(page, "schedules", schedules_table(curves) + figure if schedules else "")
     fill(page, "dims", dims_table(curves) if widths else "")
     fill(page, "backbones", backbones_table(curves) if others else "")
-    fill(page, "steps", steps_table(curves) if steps else "")
+    fill(page, "rates", rates_table(curves) if rates else "")
     if schedules:
         draw(curves, docs / "fashion_mnist.png")
     return page
