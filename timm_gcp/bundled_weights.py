@@ -21,6 +21,7 @@ class Bundled:
         images: Training images.
         seed: Random seed.
         sha256: Digest of `model.safetensors`.
+        part: Part of `tools/reproduce_fmnist.py` that trained them, with what the backbone changes in the recipe.
         dtype: Type that the weights are stored in.
         dataset: Data set, by its name on the Hub.
         licence: SPDX id of the weights.
@@ -37,6 +38,7 @@ class Bundled:
     images: int
     seed: int
     sha256: str
+    part: str = "weights"
     dtype: str = "float16"
     dataset: str = "fashion_mnist"
     licence: str = "Apache-2.0"
@@ -74,5 +76,19 @@ ROWS = (
         images=60_000,
         seed=0,
         sha256="fc4b615a259338083b521a261cb63eb699338579a86595bd809d0b51393dc934",
+    ),
+    Bundled(
+        arch="mobilenetv2_100_gcp",
+        tag="adju_fmnist",
+        params=2_880_458,
+        top1=87.56,
+        top5=99.85,
+        recipe="fmnist_adju.yaml",
+        schedule="gcp_mobilenetv2_adju:stretch",
+        epochs=10,
+        images=20_000,
+        seed=0,
+        sha256="5d69f3d1b5b864c8f482a2242bee208c8e8028b8f49378614f5a94b533457f12",
+        part="backbones",
     ),
 )

@@ -118,6 +118,7 @@ def bundle(run: Path, target: Path, data_dir: str, images: int) -> str:
         "images": images,
         "seed": keys["seed"],
         "sha256": file_sha256(target / name / "model.safetensors"),
+        "part": "weights" if keys["model"].startswith(STUDIED) else "backbones",
         "dtype": str(dtype).removeprefix("torch."),
     }
     return "Bundled(" + ", ".join(f"{key}={value!r}" for key, value in row.items()) + "),"
