@@ -29,18 +29,20 @@ def tool(monkeypatch):
 def test_plan(tool):
     cells = tool[0].plan(tool[0].PARTS, [0, 1, 2], ["resnet18"])
     names = [cell.name for cell in cells]
-    assert len(names) == len(set(names)) == 6 + 3 + 2 + 4 + 12
+    assert len(names) == len(set(names)) == 6 + 3 + 2 + 6 + 12
     assert names[:2] == ["shufflenet_v2_x1_0-gap-adju-seed0", "shufflenet_v2_x1_0-gcp-adju-seed0"]
     assert {name.split("-")[-2] for name in names[:6]} == {"adju", "fast", "norm"}
     assert [name.split("-")[-2] for name in names[-12:]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
 
 
-def test_larger_rates(tool):
-    """Twice and four times the recipe's; both twins alike."""
+def test_other_rates(tool):
+    """Half, twice and four times the recipe's; both twins alike."""
     cells = tool[0].plan(["rates"], [0], [])
-    assert [cell.name.partition("-fast-")[2] for cell in cells] == ["lr0.125-seed0"] * 2 + ["lr0.25-seed0"] * 2
+    assert [cell.name.partition("-fast-")[2] for cell in cells] == [
+        f"lr{rate}-seed0" for rate in ("0.03125", "0.125", "0.25") for _ in range(2)
+    ]
     given = [resolve_args(cell.recipe, cell.settings(read_recipe(find_recipe(cell.recipe)))) for cell in cells]
-    assert [args.lr for args in given] == [0.125] * 2 + [0.25] * 2
+    assert [args.lr for args in given] == [0.03125] * 2 + [0.125] * 2 + [0.25] * 2
 
 
 def test_the_shipped_weights_take_all_images(tool):
@@ -102,6 +104,7 @@ def test_tables_by_hand(tool, tmp_path):
         cell("shufflenet_v2_x1_0", "GCP", "fast", 0, variant="lr0.25"): curve(90.5),
     }
     assert tables.rates_table(faster).splitlines()[2:] == [
+        "| 0.03125 | - | - | - |",
         "| 0.0625 | 89.00 | - | - |",
         "| 0.125 | - | - | - |",
         "| 0.25 | 90.00 | 90.50 | +0.50 |",

@@ -28,7 +28,7 @@ BACKBONES: dict[str, dict[str, Any]] = {
     "resnet101": _RESNET,
 }
 STUDIED = "shufflenet_v2_x1_0"
-RATES = (0.125, 0.25)  # twice and four times the recipe's, under the schedule with the fewest updates
+RATES = (0.03125, 0.125, 0.25)  # half, twice and four times the recipe's, under the schedule with the fewest updates
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def at_rate(rate: float, pooling: str, seed: int) -> Cell:
 
 def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], subset: bool = False) -> list[Cell]:
     """The runs of the study in order: the twins on all images where the study takes a `subset`, all six cells once,
-    the widths, the other backbones, larger rates under LR_fast, then the further seeds."""
+    the widths, the other backbones, other rates under LR_fast, then the further seeds."""
     first, *others = seeds
     cells: dict[Cell, None] = {}
     if "weights" in parts:

@@ -129,10 +129,11 @@ def backbones_table(curves: Curves) -> str:
 
 
 def rates_table(curves: Curves) -> str:
-    """GAP and GCP under LR_fast from the recipe's learning rate and from larger ones."""
+    """GAP and GCP under LR_fast from the recipe's learning rate and from others."""
     usual = read_recipe(find_recipe("fmnist_fast"))["lr"]
     rows = []
-    for rate, variant in ((usual, ""), *((rate, at_rate(rate, "GCP", 0).variant) for rate in RATES)):
+    for rate in sorted((usual, *RATES)):
+        variant = "" if rate == usual else at_rate(rate, "GCP", 0).variant
         gap, gcp = (_of(curves, STUDIED, pooling, "fast", variant=variant) for pooling in POOLINGS)
         accuracies = [spread([run.top1[-1] for run in runs.values()]) for runs in (gap, gcp)]
         rows.append([str(rate), *accuracies, _gain(gap, gcp)])
