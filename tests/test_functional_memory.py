@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from pooling_oracles import features
@@ -79,20 +81,25 @@ def test_results_grow_linearly_with_the_map(form, side):
     assert large.largest <= 4 * small.largest
 
 
-@pytest.mark.parametrize(("form", "side"), WAYS)
-@pytest.mark.parametrize(("dim", "positions"), [(32, 100), (100, 32)])
-def test_saved_for_backward(form, side, dim, positions):
-    """The input, features of its size, and a number of matrices of the smaller side; of the larger side, none."""
-    smaller = min(dim, positions)
+def saved_shapes(x: torch.Tensor, **options: Any) -> list[tuple[int, ...]]:
+    """Shapes of what autograd keeps for the backward of `global_cov_pool`."""
     saved: list[tuple[int, ...]] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         saved.append(tuple(tensor.shape))
         return tensor
 
-    x = features(2, dim, positions, dtype=torch.float32).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        global_cov_pool(x, form=form, side=side)
+        global_cov_pool(x.requires_grad_(), **options)
+    return saved
+
+
+@pytest.mark.parametrize(("form", "side"), WAYS)
+@pytest.mark.parametrize(("dim", "positions"), [(32, 100), (100, 32)])
+def test_saved_for_backward(form, side, dim, positions):
+    """The input, features of its size, and a number of matrices of the smaller side; of the larger side, none."""
+    smaller = min(dim, positions)
+    saved = saved_shapes(features(2, dim, positions, dtype=torch.float32), form=form, side=side)
     assert saved
     larger = max(dim, positions)
     assert all(shape[-2:] != (larger, larger) for shape in saved)
@@ -104,13 +111,6 @@ def test_saved_for_backward(form, side, dim, positions):
 @pytest.mark.parametrize(("dim", "features_kept"), [(64, True), (65, False)])
 def test_scaled_features_are_kept_where_the_residuals_take_more(dim, features_kept):
     """Five steps, 16 positions: four residuals of 16×16 take 1,024 numbers, as many as 64 channels do."""
-    sizes: list[int] = []
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        sizes.append(tensor.numel())
-        return tensor
-
-    x = features(1, dim, 16, dtype=torch.float32).requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        global_cov_pool(x, form="products", side="gram")
+    saved = saved_shapes(features(1, dim, 16, dtype=torch.float32), form="products", side="gram")
+    sizes = [torch.Size(shape).numel() for shape in saved]
     assert sizes.count(dim * 16) == 1 + features_kept  # the input, and the features centred and scaled

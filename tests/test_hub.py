@@ -192,7 +192,9 @@ def test_refusals(hub_server: HubServer, folder: Path, code: str, monkeypatch: p
 
 def test_nothing_to_push(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = r"No weight folder resnet18_gcp.x on this machine to upload. There: "
-    with pytest.raises(FileNotFoundError, match=text + r"\S+, shufflenet_v2_x1_0.adju_fmnist, "):
+    with pytest.raises(
+        FileNotFoundError, match=text + r"mobilenetv2_100_gcp.adju_fmnist, shufflenet_v2_x1_0.adju_fmnist, "
+    ):
         hub.prepare("resnet18_gcp.x")
     monkeypatch.setattr(table, "BUNDLED", tmp_path)
     with pytest.raises(FileNotFoundError, match=text + "none"):

@@ -130,7 +130,7 @@ class _Calls(TorchDispatchMode):
             key = (func, str(tree_map(_kind, (args, kwargs))), torch.get_num_threads())
             self.count[key] += 1
             if key not in self.first:
-                self.first[key] = _copied((args, kwargs))
+                self.first[key] = tree_map(_copied, (args, kwargs))
         return func(*args, **kwargs)
 
 
@@ -138,16 +138,11 @@ def _kind(value: Any) -> Any:
     return (value.dtype, tuple(value.shape), value.stride()) if isinstance(value, torch.Tensor) else value
 
 
-def _copied(arguments: Any) -> Any:
-    """The arguments with tensors of their own, laid out as they were."""
-
-    def copy(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
-
-    # Expanded tensors share memory between entries: those of one call are read, never written.
-    return tree_map(lambda v: v if isinstance(v, torch.Tensor) and 0 in v.stride() else copy(v), arguments)
+def _copied(value: Any) -> Any:
+    """A tensor of its own, laid out as `value`; what shares memory between its entries is read, never written."""
+    if not isinstance(value, torch.Tensor) or 0 in value.stride():
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
 
 _KERNELS = (
@@ -182,7 +177,7 @@ def alone(run: Callable[[], Any], rounds: int, device: torch.device) -> Alone:
         times = []
         torch.set_num_threads(used)
         for _ in range(rounds + WARM_UP):
-            args, kwargs = _copied(mode.first[key])
+            args, kwargs = tree_map(_copied, mode.first[key])
             times.append(_seconds(lambda f=func, a=args, k=kwargs: f(*a, **k), device))
         torch.set_num_threads(threads)
         milliseconds = 1e3 * count * statistics.median(times[WARM_UP:])

@@ -23,6 +23,7 @@ import timm
 import torch
 import yaml
 from fmnist_cells import BACKBONES, POOLINGS, STUDIED, Cell
+from fmnist_study import finished
 
 from timm_gcp import pretrained as table
 from timm_gcp.cli import main as timm_gcp
@@ -71,10 +72,8 @@ def finished_runs(folder: Path) -> list[Path]:
 
 
 def _is_complete(run: Path) -> bool:
-    summary, keys = run / "summary.csv", run / "args.yaml"
-    if not summary.is_file() or not keys.is_file():
-        return False
-    return len(summary.read_text().splitlines()) > yaml.safe_load(keys.read_text())["epochs"]
+    keys = run / "args.yaml"
+    return keys.is_file() and finished(run, yaml.safe_load(keys.read_text())["epochs"])
 
 
 def bundle(run: Path, target: Path, data_dir: str, images: int) -> str:
@@ -118,10 +117,17 @@ def bundle(run: Path, target: Path, data_dir: str, images: int) -> str:
         "images": images,
         "seed": keys["seed"],
         "sha256": file_sha256(target / name / "model.safetensors"),
-        "part": "weights" if keys["model"].startswith(STUDIED) else "backbones",
+        "part": _part(keys["model"], images),
         "dtype": str(dtype).removeprefix("torch."),
     }
     return "Bundled(" + ", ".join(f"{key}={value!r}" for key, value in row.items()) + "),"
+
+
+def _part(model: str, images: int) -> str:
+    """Part of the study that trains this model on so many images."""
+    if not model.startswith(STUDIED):
+        return "backbones"
+    return "weights" if images == 60000 else "schedules"
 
 
 def _state_licence(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fmnist_cells import BACKBONES, DIMS, POOLINGS, RATES, SCHEDULES, STUDIED, Cell, at_rate
@@ -38,21 +39,14 @@ def spread(values: Sequence[float]) -> str:
     )
 
 
-def _of(
-    curves: Curves,
-    backbone: str,
-    pooling: str,
-    schedule: str,
-    dim: int = 256,
-    all_images: bool = False,
-    variant: str = "",
-) -> dict[int, RunCurve]:
-    wanted = (backbone, pooling, schedule, dim, all_images, variant)
-    return {
-        cell.seed: curve
-        for cell, curve in curves.items()
-        if (cell.backbone, cell.pooling, cell.schedule, cell.dim, cell.all_images, cell.variant) == wanted
-    }
+def _of(curves: Curves, wanted: Cell) -> dict[int, RunCurve]:
+    """The runs that differ from `wanted` in their seed alone, by seed."""
+    return {cell.seed: curve for cell, curve in curves.items() if replace(cell, seed=wanted.seed) == wanted}
+
+
+def _final(runs: dict[int, RunCurve]) -> str:
+    """Accuracy after the last epoch: mean and range over the seeds."""
+    return spread([run.top1[-1] for run in runs.values()])
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -76,7 +70,7 @@ def _matching(gap: dict[int, RunCurve], gcp: dict[int, RunCurve]) -> str:
 def weights_table(curves: Curves) -> str:
     """The twins that were trained on all images under LR_adju: accuracy after every epoch."""
     whole = any(cell.all_images for cell in curves)  # else the whole study took all images
-    runs = {pooling: _of(curves, STUDIED, pooling, "adju", all_images=whole) for pooling in POOLINGS}
+    runs = {pooling: _of(curves, Cell(STUDIED, pooling, "adju", 0, all_images=whole)) for pooling in POOLINGS}
     epochs = max((len(curve.epochs) for found in runs.values() for curve in found.values()), default=0)
     rows = [
         [f"{pooling}, seed {seed}", *(f"{value:.2f}" for value in curve.top1)]
@@ -89,15 +83,16 @@ def weights_table(curves: Curves) -> str:
 def schedules_table(curves: Curves) -> str:
     """GAP and GCP under the three schedules: accuracy, gain, and epochs at which GCP matches GAP (Tables 2 and 3)."""
     rows = []
-    slow = _of(curves, STUDIED, "GAP", "norm")
+    slow = _of(curves, Cell(STUDIED, "GAP", "norm", 0))
     for schedule in reversed(SCHEDULES):
-        gap, gcp = (_of(curves, STUDIED, pooling, schedule) for pooling in POOLINGS)
+        gap, gcp = (_of(curves, Cell(STUDIED, pooling, schedule, 0)) for pooling in POOLINGS)
         epochs = str(len(next(iter((gcp or gap).values())).epochs)) if gcp or gap else "-"
         rows.append(
             [
                 f"LR_{schedule}",
                 epochs,
-                *(spread([run.top1[-1] for run in runs.values()]) for runs in (gap, gcp)),
+                _final(gap),
+                _final(gcp),
                 _gain(gap, gcp),
                 _matching(gap, gcp),
                 _matching(slow, gcp),
@@ -111,8 +106,8 @@ def dims_table(curves: Curves) -> str:
     """Accuracy by width D under LR_adju (the question of Table 5)."""
     rows = []
     for dim in DIMS:
-        runs = _of(curves, STUDIED, "GCP", "adju", dim)
-        rows.append([str(dim), f"{dim * (dim + 1) // 2:,}", spread([run.top1[-1] for run in runs.values()])])
+        runs = _of(curves, Cell(STUDIED, "GCP", "adju", 0, dim))
+        rows.append([str(dim), f"{dim * (dim + 1) // 2:,}", _final(runs)])
     return _markdown(["D", "Features", "GCP top-1"], rows)
 
 
@@ -120,11 +115,9 @@ def backbones_table(curves: Curves) -> str:
     """The other backbones under LR_adju."""
     rows = []
     for name in (STUDIED, *BACKBONES):
-        gap, gcp = (_of(curves, name, pooling, "adju") for pooling in POOLINGS)
+        gap, gcp = (_of(curves, Cell(name, pooling, "adju", 0)) for pooling in POOLINGS)
         if gap or gcp:
-            rows.append(
-                [name, *(spread([run.top1[-1] for run in runs.values()]) for runs in (gap, gcp)), _matching(gap, gcp)]
-            )
+            rows.append([name, _final(gap), _final(gcp), _matching(gap, gcp)])
     return _markdown(["Backbone", "GAP top-1", "GCP top-1", "GCP matches GAP at epoch"], rows)
 
 
@@ -133,10 +126,9 @@ def rates_table(curves: Curves) -> str:
     usual = read_recipe(find_recipe("fmnist_fast"))["lr"]
     rows = []
     for rate in sorted((usual, *RATES)):
-        variant = "" if rate == usual else at_rate(rate, "GCP", 0).variant
-        gap, gcp = (_of(curves, STUDIED, pooling, "fast", variant=variant) for pooling in POOLINGS)
-        accuracies = [spread([run.top1[-1] for run in runs.values()]) for runs in (gap, gcp)]
-        rows.append([str(rate), *accuracies, _gain(gap, gcp)])
+        cells = [Cell(STUDIED, pool, "fast", 0) if rate == usual else at_rate(rate, pool, 0) for pool in POOLINGS]
+        gap, gcp = (_of(curves, cell) for cell in cells)
+        rows.append([str(rate), _final(gap), _final(gcp), _gain(gap, gcp)])
     return _markdown(["Rate of a batch of 128", "GAP top-1", "GCP top-1", "Gain"], rows)
 
 
@@ -148,7 +140,7 @@ def draw(curves: Curves, path: Path) -> Path:
     for axes, schedule in zip(panels, reversed(SCHEDULES), strict=True):
         plain(axes)
         for pooling, colour in zip(POOLINGS, COLOURS, strict=False):
-            runs = list(_of(curves, STUDIED, pooling, schedule).values())
+            runs = list(_of(curves, Cell(STUDIED, pooling, schedule, 0)).values())
             if not runs:
                 continue
             columns = list(zip(*(run.top1 for run in runs), strict=True))
