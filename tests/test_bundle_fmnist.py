@@ -19,19 +19,24 @@ def run(folder: Path, name: str, epochs: int) -> None:
 
 
 def test_the_run_on_all_images_is_taken_where_it_is_complete(tmp_path, monkeypatch):
+    """And GCP's own rate before the recipe's."""
     monkeypatch.syspath_prepend(str(TOOLS))
     tool = importlib.import_module("bundle_fmnist")
-    assert tool.finished_runs(tmp_path) == []
+    assert tool.finished_cells(tmp_path) == []
     for name, epochs in {
         "shufflenet_v2_x1_0-gap-adju-seed0": 2,
         "shufflenet_v2_x1_0-gap-adju-seed0-all": 1,
         "shufflenet_v2_x1_0-gcp-adju-seed0": 2,
         "shufflenet_v2_x1_0-gcp-adju-seed0-all": 2,
+        "shufflenet_v2_x1_0-gcp-adju-lr0.125-seed0-all": 1,
         "mobilenetv2_100-gcp-adju-seed0": 2,
     }.items():
         run(tmp_path, name, epochs)
-    assert [path.name for path in tool.finished_runs(tmp_path)] == [
-        "shufflenet_v2_x1_0-gap-adju-seed0",
+    assert [cell.name for cell in tool.finished_cells(tmp_path)] == [
         "shufflenet_v2_x1_0-gcp-adju-seed0-all",
+        "shufflenet_v2_x1_0-gap-adju-seed0",
         "mobilenetv2_100-gcp-adju-seed0",
     ]
+    with (tmp_path / "shufflenet_v2_x1_0-gcp-adju-lr0.125-seed0-all" / "summary.csv").open("a") as file:
+        file.write("1,93\n")
+    assert tool.finished_cells(tmp_path)[0].name == "shufflenet_v2_x1_0-gcp-adju-lr0.125-seed0-all"

@@ -29,25 +29,41 @@ def tool(monkeypatch):
 def test_plan(tool):
     cells = tool[0].plan(tool[0].PARTS, [0, 1, 2], ["resnet18"])
     names = [cell.name for cell in cells]
-    assert len(names) == len(set(names)) == 6 + 3 + 2 + 6 + 12
-    assert names[:2] == ["shufflenet_v2_x1_0-gap-adju-seed0", "shufflenet_v2_x1_0-gcp-adju-seed0"]
-    assert {name.split("-")[-2] for name in names[:6]} == {"adju", "fast", "norm"}
+    assert len(names) == len(set(names)) == 7 + 2 + 6 + 3 + 6 + 12
+    kinds = [name.partition("-")[2] for name in names[:3]]
+    assert kinds == ["gap-adju-seed0", "gcp-adju-seed0", "gcp-adju-lr0.125-seed0"]
+    assert {name.split("-")[-2] for name in names[3:7]} == {"fast", "norm"}
     assert [name.split("-")[-2] for name in names[-12:]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
 
 
 def test_other_rates(tool):
-    """Half, twice and four times the recipe's; both twins alike."""
+    """Half, twice and four times the recipe's, with stronger crops; both twins alike."""
     cells = tool[0].plan(["rates"], [0], [])
-    assert [cell.name.partition("-fast-")[2] for cell in cells] == [
+    assert [cell.name.partition("-fast-crop0.7-")[2] for cell in cells] == [
         f"lr{rate}-seed0" for rate in ("0.03125", "0.125", "0.25") for _ in range(2)
     ]
     given = [resolve_args(cell.recipe, cell.settings(read_recipe(find_recipe(cell.recipe)))) for cell in cells]
     assert [args.lr for args in given] == [0.03125] * 2 + [0.125] * 2 + [0.25] * 2
+    assert {tuple(args.scale) for args in given} == {(0.7, 1.0)}
+
+
+def test_stronger_crops(tool):
+    """The six cells again and the twins on all images, with a wider range of crops than the recipes'."""
+    cells = tool[0].plan(["crops", "dims"], [0], [], subset=True)
+    assert [cell.name.replace("shufflenet_v2_x1_0-", "").replace("-crop0.7-seed0", "") for cell in cells] == [
+        *("gap-adju", "gcp-adju", "gap-fast", "gcp-fast", "gap-norm", "gcp-norm", "gap-adju-all", "gcp-adju-all"),
+        *("gcp-d32-adju", "gcp-d64-adju", "gcp-d128-adju"),
+    ]
+    for cell in cells:
+        recipe = read_recipe(find_recipe(cell.recipe))
+        args = resolve_args(cell.recipe, cell.settings(recipe))
+        assert tuple(args.scale) == (0.7, 1.0) and recipe["scale"] == [0.9, 1.0] and args.lr == recipe["lr"]
 
 
 def test_the_shipped_weights_take_all_images(tool):
     names = [cell.name for cell in tool[0].plan(["weights", "schedules"], [0], [], subset=True)]
-    assert len(names) == 2 + 6 and names[1] == "shufflenet_v2_x1_0-gcp-adju-seed0-all" and names[3] == names[1][:-4]
+    assert len(names) == 3 + 6 and names[1] == "shufflenet_v2_x1_0-gcp-adju-seed0-all" and names[4] == names[1][:-4]
+    assert names[2] == "shufflenet_v2_x1_0-gcp-adju-lr0.125-seed0-all"
 
 
 def test_every_cell_is_a_recipe_and_twins_share_their_map(tool):
@@ -80,7 +96,7 @@ def test_tables_by_hand(tool, tmp_path):
         cell("shufflenet_v2_x1_0", "GAP", "adju", 1): curve(85.0, 91.5),
         cell("shufflenet_v2_x1_0", "GCP", "adju", 0): curve(91.0, 93.0),
         cell("shufflenet_v2_x1_0", "GCP", "adju", 1): curve(86.0, 91.2),
-        cell("shufflenet_v2_x1_0", "GCP", "adju", 0, 32): curve(88.0, 90.5),
+        tool[0].plan(["dims"], [0], [])[0]: curve(88.0, 90.5),
     }
     assert tables.weights_table(curves).splitlines()[2:] == [
         "| GAP, seed 0 | 85.00 | 91.00 |",
@@ -88,8 +104,15 @@ def test_tables_by_hand(tool, tmp_path):
         "| GCP, seed 0 | 91.00 | 93.00 |",
         "| GCP, seed 1 | 86.00 | 91.20 |",
     ]
-    whole = {**curves, cell("shufflenet_v2_x1_0", "GCP", "adju", 0, all_images=True): curve(92.0, 94.0)}
-    assert tables.weights_table(whole).splitlines()[2:] == ["| GCP, seed 0 | 92.00 | 94.00 |"]
+    whole = {
+        **curves,
+        cell("shufflenet_v2_x1_0", "GCP", "adju", 0, all_images=True): curve(92.0, 94.0),
+        cell("shufflenet_v2_x1_0", "GCP", "adju", 0, all_images=True, variant="lr0.125"): curve(91.0, 95.0),
+    }
+    assert tables.weights_table(whole).splitlines()[2:] == [
+        "| GCP, seed 0 | 92.00 | 94.00 |",
+        "| GCP, rate 0.125, seed 0 | 91.00 | 95.00 |",
+    ]
     assert tables.schedules_table(whole) == tables.schedules_table(curves)
     lines = tables.schedules_table(curves).splitlines()
     assert lines[2].startswith("| LR_norm | 3 | 92.00 | - | - | - | - |")
@@ -97,11 +120,26 @@ def test_tables_by_hand(tool, tmp_path):
         "| LR_adju | 2 | 91.25 (91.00 to 91.50, 2 seeds) | 92.10 (91.20 to 93.00, 2 seeds) | +0.85 | 1, never | 2 |"
     )
     assert "| 32 | 528 | 90.50 |" in tables.dims_table(curves) and "| 64 | 2,080 | - |" in tables.dims_table(curves)
-    assert "| shufflenet_v2_x1_0 | 91.25" in tables.backbones_table(curves)
+    others = {cell("mobilenetv2_100", pool, "adju", 0): curve(top1) for pool, top1 in (("GAP", 88.0), ("GCP", 87.5))}
+    lines = tables.backbones_table({**curves, **others}).splitlines()
+    assert lines[2].startswith("| shufflenet_v2_x1_0 | 0.9 | 91.25") and lines[2].endswith("| +0.85 | 1, never |")
+    assert lines[3:] == ["| mobilenetv2_100 | 0.7 | 88.00 | 87.50 | -0.50 | never |"]
+    hard = {
+        cell("shufflenet_v2_x1_0", "GAP", "adju", 0, variant="crop0.7"): curve(90.0),
+        cell("shufflenet_v2_x1_0", "GCP", "adju", 0, variant="crop0.7"): curve(90.25),
+        cell("shufflenet_v2_x1_0", "GCP", "adju", 0, all_images=True, variant="crop0.7"): curve(92.5),
+    }
+    assert tables.crops_table({**curves, **hard}).splitlines()[2:] == [
+        "| LR_norm | - | - | - | 92.00 | - | - |",
+        "| LR_fast | - | - | - | - | - | - |",
+        "| LR_adju | 90.00 | 90.25 | +0.25 | "
+        "91.25 (91.00 to 91.50, 2 seeds) | 92.10 (91.20 to 93.00, 2 seeds) | +0.85 |",
+        "| LR_adju, all images | - | 92.50 | - | - | - | - |",
+    ]
     faster = {
-        cell("shufflenet_v2_x1_0", "GAP", "fast", 0): curve(89.0),
-        cell("shufflenet_v2_x1_0", "GAP", "fast", 0, variant="lr0.25"): curve(90.0),
-        cell("shufflenet_v2_x1_0", "GCP", "fast", 0, variant="lr0.25"): curve(90.5),
+        cell("shufflenet_v2_x1_0", "GAP", "fast", 0, variant="crop0.7"): curve(89.0),
+        cell("shufflenet_v2_x1_0", "GAP", "fast", 0, variant="crop0.7-lr0.25"): curve(90.0),
+        cell("shufflenet_v2_x1_0", "GCP", "fast", 0, variant="crop0.7-lr0.25"): curve(90.5),
     }
     assert tables.rates_table(faster).splitlines()[2:] == [
         "| 0.03125 | - | - | - |",
@@ -124,17 +162,17 @@ def test_the_whole_resumes_and_fills_the_page(tool, tmp_path, monkeypatch, capsy
     page.write_text((TOOLS.parent / "docs" / "fashion_mnist.md").read_text())
     arguments = ["x", "--data-dir", str(tmp_path), "--output", str(tmp_path / "runs"), "--docs", str(page.parent)]
     arguments += ["--parts", "dims", "--seeds", "0", "--epochs", "1", "--batch-size", "32", "--amp"]
-    monkeypatch.setattr(
-        reproduce, "plan", lambda *given, **options: [reproduce.Cell("shufflenet_v2_x1_0", "GCP", "adju", 0, 32)]
-    )
+    monkeypatch.setattr(reproduce, "plan", lambda *given, real=reproduce.plan, **options: real(["dims"], [0], [])[:1])
     monkeypatch.setattr(sys, "argv", arguments)
     assert reproduce.main() == 0
-    assert "== 1/1 shufflenet_v2_x1_0-gcp-d32-adju-seed0" in capsys.readouterr().out
-    top1 = (tmp_path / "runs" / "shufflenet_v2_x1_0-gcp-d32-adju-seed0" / "summary.csv").read_text().split(",")[-3]
+    assert "== 1/1 shufflenet_v2_x1_0-gcp-d32-adju-crop0.7-seed0" in capsys.readouterr().out
+    top1 = (
+        (tmp_path / "runs" / "shufflenet_v2_x1_0-gcp-d32-adju-crop0.7-seed0" / "summary.csv").read_text().split(",")[-3]
+    )
     assert f"| 32 | 528 | {float(top1):.2f} |" in page.read_text()
     assert reproduce.main() == 0 and "==" not in capsys.readouterr().out  # complete: not run again
     monkeypatch.setattr(sys, "argv", [*arguments, "--list"])
-    assert reproduce.main() == 0 and capsys.readouterr().out == "done shufflenet_v2_x1_0-gcp-d32-adju-seed0\n"
+    assert reproduce.main() == 0 and capsys.readouterr().out == "done shufflenet_v2_x1_0-gcp-d32-adju-crop0.7-seed0\n"
 
 
 def test_runs_side_by_side(tool, tmp_path, capfd):

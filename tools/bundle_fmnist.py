@@ -17,12 +17,13 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import timm
 import torch
 import yaml
-from fmnist_cells import BACKBONES, POOLINGS, STUDIED, Cell
+from fmnist_cells import BACKBONES, POOLINGS, STUDIED, Cell, at_its_rate
 from fmnist_study import finished
 
 from timm_gcp import pretrained as table
@@ -32,6 +33,7 @@ from timm_gcp.weight_import import file_sha256, import_file
 
 TAG = "adju_fmnist"
 TOLERANCE = 0.05  # points of top-1
+STATED = ("sched", "model_kwargs")  # in the row or in config.json
 LIMIT = 25e6  # bytes of all bundled weights together
 
 
@@ -46,12 +48,12 @@ def main() -> int:
     parser.add_argument("--to", default=str(table.BUNDLED), metavar="DIR", help="folder of the bundled weights")
     args = parser.parse_args()
     prepare_fashion_mnist(args.data_dir)
-    done = finished_runs(Path(args.runs))
+    done = finished_cells(Path(args.runs))
     if not done:
         raise SystemExit(f"{args.runs!r} has no finished run. Train: python tools/reproduce_fmnist.py --parts weights.")
-    for run in done:
-        images = 60000 if run.name.endswith("-all") else args.train_images
-        print(bundle(run, Path(args.to), args.data_dir, images), flush=True)
+    for cell in done:
+        images = 60000 if cell.all_images else args.train_images
+        print(bundle(cell, Path(args.runs) / cell.name, Path(args.to), args.data_dir, images), flush=True)
     size = sum(path.stat().st_size for path in Path(args.to).glob("*/model.safetensors"))
     print(f"{size / 1e6:.1f} MB in all")
     if size > LIMIT:
@@ -59,16 +61,22 @@ def main() -> int:
     return 0
 
 
-def finished_runs(folder: Path) -> list[Path]:
-    """The runs in `folder` to bundle, the most wanted first; of a model, the run on all images where it is complete."""
-    models = [(STUDIED, pooling, {}) for pooling in POOLINGS]
-    models += [(name, "GCP", BACKBONES[name]) for name in ("mobilenetv2_100", "resnet18")]
+def finished_cells(folder: Path) -> list[Cell]:
+    """The runs in `folder` to bundle, the most wanted first; of a model, the first complete one of its candidates."""
     found = []
-    for backbone, pooling, keys in models:
-        cells = (Cell(backbone, pooling, "adju", 0, keys=keys, all_images=whole) for whole in (True, False))
-        complete = (run for run in (folder / cell.name for cell in cells) if _is_complete(run))
+    for candidates in _candidates():
+        complete = (cell for cell in candidates if _is_complete(folder / cell.name))
         found += itertools.islice(complete, 1)
     return found
+
+
+def _candidates() -> Iterator[list[Cell]]:
+    """Per model the runs that may become its weights: all images before a part, GCP's own rate before the recipe's."""
+    twins = {pool: [Cell(STUDIED, pool, "adju", 0, all_images=whole) for whole in (True, False)] for pool in POOLINGS}
+    yield [cell for pair in ((at_its_rate(0, twin.all_images), twin) for twin in twins["GCP"]) for cell in pair]
+    yield twins["GAP"]
+    for name in ("mobilenetv2_100", "resnet18"):
+        yield [Cell(name, "GCP", "adju", 0, keys=BACKBONES[name])]
 
 
 def _is_complete(run: Path) -> bool:
@@ -76,7 +84,7 @@ def _is_complete(run: Path) -> bool:
     return keys.is_file() and finished(run, yaml.safe_load(keys.read_text())["epochs"])
 
 
-def bundle(run: Path, target: Path, data_dir: str, images: int) -> str:
+def bundle(cell: Cell, run: Path, target: Path, data_dir: str, images: int) -> str:
     """Make the weight folder of one run; its row for `bundled_weights.py`."""
     keys = yaml.safe_load((run / "args.yaml").read_text())
     name = f"{keys['model']}.{TAG}"
@@ -117,15 +125,16 @@ def bundle(run: Path, target: Path, data_dir: str, images: int) -> str:
         "images": images,
         "seed": keys["seed"],
         "sha256": file_sha256(target / name / "model.safetensors"),
-        "part": _part(keys["model"], images),
+        "part": _part(cell, images),
+        "keys": ", ".join(f"{key}: {value}" for key, value in cell.keys.items() if key not in STATED),
         "dtype": str(dtype).removeprefix("torch."),
     }
     return "Bundled(" + ", ".join(f"{key}={value!r}" for key, value in row.items()) + "),"
 
 
-def _part(model: str, images: int) -> str:
+def _part(cell: Cell, images: int) -> str:
     """Part of the study that trains this model on so many images."""
-    if not model.startswith(STUDIED):
+    if cell.backbone != STUDIED:
         return "backbones"
     return "weights" if images == 60000 else "schedules"
 

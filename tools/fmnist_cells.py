@@ -9,7 +9,11 @@ from typing import Any
 SCHEDULES = ("adju", "fast", "norm")  # most telling first
 POOLINGS = ("GAP", "GCP")
 DIMS = (32, 64, 128, 256)
-PARTS = ("weights", "schedules", "dims", "backbones", "rates", "seeds")
+PARTS = ("weights", "schedules", "backbones", "crops", "dims", "rates", "seeds")
+
+# Stronger crops and stretches than the recipes': a harder task, too hard for so few epochs.
+STRONG_CROPS: dict[str, Any] = {"scale": [0.7, 1.0], "ratio": [0.9, 1.1111]}
+STRONG = "crop0.7"
 
 # The rates and weight decays of Table 3 for a batch of 128; the recipes themselves are ShuffleNetV2's.
 _RESNET = {
@@ -19,7 +23,7 @@ _RESNET = {
     "weight_decay": 1e-4,
     "model_kwargs": {},  # its last stage has stride 1, so that 64 px end in 4x4 positions
 }
-_MOBILENET = {"sched": "gcp_mobilenetv2_adju:stretch", "sched_on_updates": False, "lr": 0.06}
+_MOBILENET = {"sched": "gcp_mobilenetv2_adju:stretch", "sched_on_updates": False, "lr": 0.06, **STRONG_CROPS}
 BACKBONES: dict[str, dict[str, Any]] = {
     "mobilenetv2_100": _MOBILENET,
     "resnet18": _RESNET,
@@ -29,6 +33,7 @@ BACKBONES: dict[str, dict[str, Any]] = {
 }
 STUDIED = "shufflenet_v2_x1_0"
 RATES = (0.03125, 0.125, 0.25)  # half, twice and four times the recipe's, under the schedule with the fewest updates
+GCP_RATE = 0.125  # GCP's best of these; twice what its GAP twin bears
 
 
 @dataclass(frozen=True)
@@ -78,35 +83,40 @@ class Cell:
         return keys
 
 
+def strong(pooling: str, schedule: str, seed: int, dim: int = 256, all_images: bool = False) -> Cell:
+    """A run of the studied backbone with stronger crops than the recipe's."""
+    return Cell(STUDIED, pooling, schedule, seed, dim, dict(STRONG_CROPS), all_images, STRONG)
+
+
 def at_rate(rate: float, pooling: str, seed: int) -> Cell:
-    """A run under LR_fast from another learning rate than the recipe's."""
-    return Cell(STUDIED, pooling, "fast", seed, keys={"lr": rate}, variant=f"lr{rate}")
+    """A run under LR_fast with stronger crops and from another learning rate than the recipe's."""
+    keys = {**STRONG_CROPS, "lr": rate}
+    return Cell(STUDIED, pooling, "fast", seed, keys=keys, variant=f"{STRONG}-lr{rate}")
+
+
+def at_its_rate(seed: int, all_images: bool = False) -> Cell:
+    """GCP under LR_adju from the learning rate that suits it best."""
+    return Cell(STUDIED, "GCP", "adju", seed, keys={"lr": GCP_RATE}, all_images=all_images, variant=f"lr{GCP_RATE}")
 
 
 def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], subset: bool = False) -> list[Cell]:
-    """The runs of the study in order: the twins on all images where the study takes a `subset`, all six cells once,
-    the widths, the other backbones, other rates under LR_fast, then the further seeds."""
+    """The runs of the study in order: the twins on all images where the study takes a `subset`, and GCP there at its
+    own rate; all six cells once; the other backbones; the same with stronger crops, the widths and other rates there;
+    the further seeds."""
     first, *others = seeds
-    cells: dict[Cell, None] = {}
-    if "weights" in parts:
-        cells.update({Cell(STUDIED, pool, "adju", first, all_images=subset): None for pool in POOLINGS})
-    if "schedules" in parts:
-        cells.update({Cell(STUDIED, pool, schedule, first): None for schedule in SCHEDULES for pool in POOLINGS})
-    if "dims" in parts:
-        cells.update({Cell(STUDIED, "GCP", "adju", first, dim): None for dim in DIMS})
-    if "backbones" in parts:
-        cells.update(
-            {Cell(name, pool, "adju", first, keys=BACKBONES[name]): None for name in backbones for pool in POOLINGS}
-        )
-    if "rates" in parts:
-        cells.update({at_rate(rate, pool, first): None for rate in RATES for pool in POOLINGS})
-    if "seeds" in parts:
-        cells.update(
-            {
-                Cell(STUDIED, pool, schedule, seed): None
-                for schedule in SCHEDULES
-                for seed in others
-                for pool in POOLINGS
-            }
-        )
-    return list(cells)
+    runs = {
+        "weights": [Cell(STUDIED, pool, "adju", first, all_images=subset) for pool in POOLINGS]
+        + [at_its_rate(first, subset)],
+        "schedules": [cell for schedule in SCHEDULES for cell in _pair(schedule, first)],
+        "backbones": [Cell(name, pool, "adju", first, keys=BACKBONES[name]) for name in backbones for pool in POOLINGS],
+        "crops": [strong(pool, schedule, first) for schedule in SCHEDULES for pool in POOLINGS]
+        + [strong(pool, "adju", first, all_images=subset) for pool in POOLINGS],
+        "dims": [strong("GCP", "adju", first, dim) for dim in DIMS],
+        "rates": [at_rate(rate, pool, first) for rate in RATES for pool in POOLINGS],
+        "seeds": [cell for schedule in SCHEDULES for seed in others for cell in _pair(schedule, seed)],
+    }
+    return list(dict.fromkeys(cell for part in PARTS if part in parts for cell in runs[part]))
+
+
+def _pair(schedule: str, seed: int) -> list[Cell]:
+    return [Cell(STUDIED, pool, schedule, seed) for pool in POOLINGS]

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fmnist_cells import STRONG_CROPS
+
 from timm_gcp.data import prepare_fashion_mnist
 from timm_gcp.files import replacing, write_text
 from timm_gcp.train import Callback, PrintEpochs, Run, resolve_args, train
@@ -56,8 +58,9 @@ def smaller_set(data_dir: str, folder: Path, train_images: int, test_images: int
 
 
 def keys_of(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, Any]:
-    """Keys of a training run that follow from a study's options."""
+    """Keys of a training run that follow from a study's options, and the crops of these studies."""
     return {
+        **STRONG_CROPS,
         "data_dir": str(data),
         "output": str(folder.parent),
         "experiment": folder.name,

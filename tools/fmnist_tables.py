@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fmnist_cells import BACKBONES, DIMS, POOLINGS, RATES, SCHEDULES, STUDIED, Cell, at_rate
+from fmnist_cells import (
+    BACKBONES,
+    DIMS,
+    GCP_RATE,
+    POOLINGS,
+    RATES,
+    SCHEDULES,
+    STUDIED,
+    Cell,
+    at_its_rate,
+    at_rate,
+    strong,
+)
 
 from timm_gcp.figures import COLOURS, new_figure, plain, save
 from timm_gcp.plot_convergence import RunCurve, matching_epoch, read_summary
@@ -71,10 +83,11 @@ def weights_table(curves: Curves) -> str:
     """The twins that were trained on all images under LR_adju: accuracy after every epoch."""
     whole = any(cell.all_images for cell in curves)  # else the whole study took all images
     runs = {pooling: _of(curves, Cell(STUDIED, pooling, "adju", 0, all_images=whole)) for pooling in POOLINGS}
+    runs[f"GCP, rate {GCP_RATE}"] = _of(curves, at_its_rate(0, whole))
     epochs = max((len(curve.epochs) for found in runs.values() for curve in found.values()), default=0)
     rows = [
-        [f"{pooling}, seed {seed}", *(f"{value:.2f}" for value in curve.top1)]
-        for pooling, found in runs.items()
+        [f"{label}, seed {seed}", *(f"{value:.2f}" for value in curve.top1)]
+        for label, found in runs.items()
         for seed, curve in sorted(found.items())
     ]
     return _markdown(["Top-1 after epoch", *(str(epoch + 1) for epoch in range(epochs))], rows)
@@ -102,31 +115,47 @@ def schedules_table(curves: Curves) -> str:
     return _markdown(head, rows)
 
 
+def crops_table(curves: Curves) -> str:
+    """GAP and GCP with stronger crops, and with the recipe's."""
+    whole = any(cell.all_images for cell in curves)
+    kinds = [(schedule, False) for schedule in reversed(SCHEDULES)] + [("adju", True)] * whole
+    rows = []
+    for schedule, every in kinds:
+        hard = [_of(curves, strong(pool, schedule, 0, all_images=every)) for pool in POOLINGS]
+        usual = [_of(curves, Cell(STUDIED, pool, schedule, 0, all_images=every)) for pool in POOLINGS]
+        label = f"LR_{schedule}" + ", all images" * every
+        rows.append([label, *(text for pair in (hard, usual) for text in (*map(_final, pair), _gain(*pair)))])
+    head = [f"{column}, from {crop}" for crop in ("0.7", "0.9") for column in ("GAP", "GCP", "gain")]
+    return _markdown(["Schedule", *head], rows)
+
+
 def dims_table(curves: Curves) -> str:
-    """Accuracy by width D under LR_adju (the question of Table 5)."""
+    """Accuracy by width D under LR_adju with stronger crops (the question of Table 5)."""
     rows = []
     for dim in DIMS:
-        runs = _of(curves, Cell(STUDIED, "GCP", "adju", 0, dim))
+        runs = _of(curves, strong("GCP", "adju", 0, dim))
         rows.append([str(dim), f"{dim * (dim + 1) // 2:,}", _final(runs)])
     return _markdown(["D", "Features", "GCP top-1"], rows)
 
 
 def backbones_table(curves: Curves) -> str:
-    """The other backbones under LR_adju."""
+    """The backbones under LR_adju."""
+    usual = read_recipe(find_recipe("fmnist_adju"))["scale"]
     rows = []
     for name in (STUDIED, *BACKBONES):
         gap, gcp = (_of(curves, Cell(name, pooling, "adju", 0)) for pooling in POOLINGS)
         if gap or gcp:
-            rows.append([name, _final(gap), _final(gcp), _matching(gap, gcp)])
-    return _markdown(["Backbone", "GAP top-1", "GCP top-1", "GCP matches GAP at epoch"], rows)
+            crop = BACKBONES.get(name, {}).get("scale", usual)[0]
+            rows.append([name, str(crop), _final(gap), _final(gcp), _gain(gap, gcp), _matching(gap, gcp)])
+    return _markdown(["Backbone", "Crops from", "GAP top-1", "GCP top-1", "Gain", "GCP matches GAP at epoch"], rows)
 
 
 def rates_table(curves: Curves) -> str:
-    """GAP and GCP under LR_fast from the recipe's learning rate and from others."""
+    """GAP and GCP under LR_fast with stronger crops, from the recipe's learning rate and from others."""
     usual = read_recipe(find_recipe("fmnist_fast"))["lr"]
     rows = []
     for rate in sorted((usual, *RATES)):
-        cells = [Cell(STUDIED, pool, "fast", 0) if rate == usual else at_rate(rate, pool, 0) for pool in POOLINGS]
+        cells = [strong(pool, "fast", 0) if rate == usual else at_rate(rate, pool, 0) for pool in POOLINGS]
         gap, gcp = (_of(curves, cell) for cell in cells)
         rows.append([str(rate), _final(gap), _final(gcp), _gain(gap, gcp)])
     return _markdown(["Rate of a batch of 128", "GAP top-1", "GCP top-1", "Gain"], rows)
@@ -136,7 +165,7 @@ def draw(curves: Curves, path: Path) -> Path:
     """Top-1 per epoch under the three schedules, mean over seeds, in the form of Fig. 5."""
     figure = new_figure(11, 3.8)
     panels = figure.subplots(1, len(SCHEDULES), sharey=True)
-    final = [curve.top1[-1] for curve in curves.values()]
+    final = []
     for axes, schedule in zip(panels, reversed(SCHEDULES), strict=True):
         plain(axes)
         for pooling, colour in zip(POOLINGS, COLOURS, strict=False):
@@ -146,6 +175,7 @@ def draw(curves: Curves, path: Path) -> Path:
             columns = list(zip(*(run.top1 for run in runs), strict=True))
             epochs = [epoch + 1 for epoch in runs[0].epochs]
             means = [sum(column) / len(column) for column in columns]
+            final.append(means[-1])
             axes.plot(epochs, means, color=colour, marker="o", markersize=3, label=f"{pooling} ({means[-1]:.2f})")
             axes.fill_between(epochs, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15)
         axes.set_title(f"LR_{schedule}")

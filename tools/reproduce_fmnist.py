@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fmnist_cells import BACKBONES, PARTS, STUDIED, Cell, plan
+from fmnist_cells import BACKBONES, PARTS, STRONG, STUDIED, Cell, plan
 from fmnist_study import DOCS, fill, finished
 from fmnist_tables import (
     backbones_table,
+    crops_table,
     dims_table,
     draw,
     rates_table,
@@ -123,13 +124,15 @@ def write_page(output: Path, docs: Path, cells: list[Cell], epochs: dict[str, in
     curves = read_curves(output, cells, epochs)
     page = docs / "fashion_mnist.md"
     studied = {cell for cell in curves if cell.backbone == STUDIED and not cell.all_images}
-    schedules = any(cell.dim == 256 and not cell.variant for cell in studied)
+    schedules = any(not cell.variant for cell in studied)
+    crops = any(cell.variant == STRONG and cell.dim == 256 for cell in studied)
     widths = any(cell.dim != 256 for cell in studied)
-    rates = any(cell.variant for cell in studied)
+    rates = any(cell.variant.startswith(f"{STRONG}-lr") for cell in studied)
     others = any(cell.backbone != STUDIED for cell in curves)
     figure = "\n![Top-1 per epoch under the three schedules](fashion_mnist.png)\n"
     fill(page, "weights", weights_table(curves))
     fill(page, "schedules", schedules_table(curves) + figure if schedules else "")
+    fill(page, "crops", crops_table(curves) if crops else "")
     fill(page, "dims", dims_table(curves) if widths else "")
     fill(page, "backbones", backbones_table(curves) if others else "")
     fill(page, "rates", rates_table(curves) if rates else "")
