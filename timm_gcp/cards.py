@@ -147,11 +147,12 @@ def _table(figures: Sequence[tuple[str, float, float]]) -> str:
 
 def _training(shipped: Bundled) -> str:
     subset = "" if shipped.images == 60_000 else f" --train-images {shipped.images}"
+    changes = f" with `{shipped.keys}`" if shipped.keys else ""
     return "\n".join(
         [
             f"- Data: {DATASETS[shipped.dataset]} (MIT licence), {shipped.images:,} training images; the figures above "
-            "are of its 10,000 test images, which chose nothing",
-            f"- Recipe `{shipped.recipe}` (`--sched {shipped.schedule}`), {shipped.epochs} epochs, seed "
+            "are of its 10,000 test images, on which crops and rates were compared, but no epoch chosen",
+            f"- Recipe `{shipped.recipe}`{changes} (`--sched {shipped.schedule}`), {shipped.epochs} epochs, seed "
             f"{shipped.seed}, last epoch, as `python tools/reproduce_fmnist.py --data-dir FMNIST --parts {shipped.part}"
             f"{subset}` runs it; see `docs/fashion_mnist.md`",
             f"- Stored as {shipped.dtype}, batch-norm statistics as float32; SHA-256 of `model.safetensors`: "

@@ -162,18 +162,20 @@ def rates_table(curves: Curves) -> str:
 
 
 def draw(curves: Curves, path: Path) -> Path:
-    """Top-1 per epoch under the three schedules, mean over seeds, in the form of Fig. 5."""
-    figure = new_figure(11, 3.8)
-    panels = figure.subplots(1, len(SCHEDULES), sharey=True)
+    """Top-1 per epoch under the schedules that have run, mean over seeds, in the form of Fig. 5."""
+    cells = {schedule: [Cell(STUDIED, pool, schedule, 0) for pool in POOLINGS] for schedule in reversed(SCHEDULES)}
+    runs = {schedule: [list(_of(curves, cell).values()) for cell in pair] for schedule, pair in cells.items()}
+    runs = {schedule: pair for schedule, pair in runs.items() if any(pair)}
+    figure = new_figure(1 + 10 * len(runs) / 3, 3.8)
+    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
     final = []
-    for axes, schedule in zip(panels, reversed(SCHEDULES), strict=True):
+    for axes, (schedule, pair) in zip(panels, runs.items(), strict=True):
         plain(axes)
-        for pooling, colour in zip(POOLINGS, COLOURS, strict=False):
-            runs = list(_of(curves, Cell(STUDIED, pooling, schedule, 0)).values())
-            if not runs:
+        for pooling, seeds, colour in zip(POOLINGS, pair, COLOURS, strict=False):
+            if not seeds:
                 continue
-            columns = list(zip(*(run.top1 for run in runs), strict=True))
-            epochs = [epoch + 1 for epoch in runs[0].epochs]
+            columns = list(zip(*(run.top1 for run in seeds), strict=True))
+            epochs = [epoch + 1 for epoch in seeds[0].epochs]
             means = [sum(column) / len(column) for column in columns]
             final.append(means[-1])
             axes.plot(epochs, means, color=colour, marker="o", markersize=3, label=f"{pooling} ({means[-1]:.2f})")
@@ -181,9 +183,7 @@ def draw(curves: Curves, path: Path) -> Path:
         axes.set_title(f"LR_{schedule}")
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
-        if axes.has_data():
-            axes.legend(frameon=False, loc="lower right")
+        axes.legend(frameon=False, loc="lower right")
     panels[0].set_ylabel("top-1 accuracy (%)")
-    if final:
-        panels[0].set_ylim(min(final) - 8, max(final) + 1)
+    panels[0].set_ylim(min(final) - 8, max(final) + 1)
     return save(figure, path)

@@ -129,7 +129,7 @@ def write_page(output: Path, docs: Path, cells: list[Cell], epochs: dict[str, in
     widths = any(cell.dim != 256 for cell in studied)
     rates = any(cell.variant.startswith(f"{STRONG}-lr") for cell in studied)
     others = any(cell.backbone != STUDIED for cell in curves)
-    figure = "\n![Top-1 per epoch under the three schedules](fashion_mnist.png)\n"
+    figure = "\n![Top-1 per epoch under each schedule](fashion_mnist.png)\n"
     fill(page, "weights", weights_table(curves))
     fill(page, "schedules", schedules_table(curves) + figure if schedules else "")
     fill(page, "crops", crops_table(curves) if crops else "")
