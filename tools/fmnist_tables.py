@@ -13,6 +13,7 @@ from fmnist_cells import (
     POOLINGS,
     RATES,
     SCHEDULES,
+    STRONG_CROPS,
     STUDIED,
     Cell,
     at_its_rate,
@@ -115,6 +116,11 @@ def schedules_table(curves: Curves) -> str:
     return _markdown(head, rows)
 
 
+def _usual_crop() -> float:
+    """Smallest share of the area that a crop of the recipes keeps."""
+    return read_recipe(find_recipe("fmnist_adju"))["scale"][0]
+
+
 def crops_table(curves: Curves) -> str:
     """GAP and GCP with stronger crops, and with the recipe's."""
     whole = any(cell.all_images for cell in curves)
@@ -125,7 +131,8 @@ def crops_table(curves: Curves) -> str:
         usual = [_of(curves, Cell(STUDIED, pool, schedule, 0, all_images=every)) for pool in POOLINGS]
         label = f"LR_{schedule}" + ", all images" * every
         rows.append([label, *(text for pair in (hard, usual) for text in (*map(_final, pair), _gain(*pair)))])
-    head = [f"{column}, from {crop}" for crop in ("0.7", "0.9") for column in ("GAP", "GCP", "gain")]
+    crops = STRONG_CROPS["scale"][0], _usual_crop()
+    head = [f"{column}, from {crop}" for crop in crops for column in ("GAP", "GCP", "gain")]
     return _markdown(["Schedule", *head], rows)
 
 
@@ -140,12 +147,11 @@ def dims_table(curves: Curves) -> str:
 
 def backbones_table(curves: Curves) -> str:
     """The backbones under LR_adju."""
-    usual = read_recipe(find_recipe("fmnist_adju"))["scale"]
     rows = []
     for name in (STUDIED, *BACKBONES):
         gap, gcp = (_of(curves, Cell(name, pooling, "adju", 0)) for pooling in POOLINGS)
         if gap or gcp:
-            crop = BACKBONES.get(name, {}).get("scale", usual)[0]
+            crop = BACKBONES.get(name, {}).get("scale", [_usual_crop()])[0]
             rows.append([name, str(crop), _final(gap), _final(gcp), _gain(gap, gcp), _matching(gap, gcp)])
     return _markdown(["Backbone", "Crops from", "GAP top-1", "GCP top-1", "Gain", "GCP matches GAP at epoch"], rows)
 
