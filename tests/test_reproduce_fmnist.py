@@ -29,11 +29,11 @@ def tool(monkeypatch):
 def test_plan(tool):
     cells = tool[0].plan(tool[0].PARTS, [0, 1, 2], ["resnet18"])
     names = [cell.name for cell in cells]
-    assert len(names) == len(set(names)) == 7 + 2 + 6 + 3 + 6 + 12
+    assert len(names) == len(set(names)) == 7 + 2 + 6 + 3 + 6 + 12 + 2
     kinds = [name.partition("-")[2] for name in names[:3]]
     assert kinds == ["gap-adju-seed0", "gcp-adju-seed0", "gcp-adju-lr0.125-seed0"]
     assert {name.split("-")[-2] for name in names[3:7]} == {"fast", "norm"}
-    assert [name.split("-")[-2] for name in names[-12:]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
+    assert [name.split("-")[-2] for name in names[-14:-2]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
 
 
 def test_other_rates(tool):
@@ -58,6 +58,17 @@ def test_stronger_crops(tool):
         recipe = read_recipe(find_recipe(cell.recipe))
         args = resolve_args(cell.recipe, cell.settings(recipe))
         assert tuple(args.scale) == (0.7, 1.0) and recipe["scale"] == [0.9, 1.0] and args.lr == recipe["lr"]
+
+
+def test_more_weight_decay(tool):
+    """The twins on all images, GCP from its own rate, as in the package's weights."""
+    cells = tool[0].plan(["decay"], [0], [], subset=True)
+    assert [cell.name.partition("-")[2] for cell in cells] == [
+        "gap-adju-wd0.0005-seed0-all",
+        "gcp-adju-lr0.125-wd0.0005-seed0-all",
+    ]
+    given = [resolve_args(cell.recipe, cell.settings(read_recipe(find_recipe(cell.recipe)))) for cell in cells]
+    assert [(args.lr, args.weight_decay) for args in given] == [(0.0625, 5e-4), (0.125, 5e-4)]
 
 
 def test_the_shipped_weights_take_all_images(tool):
@@ -146,6 +157,17 @@ def test_tables_by_hand(tool, tmp_path):
         "| 0.0625 | 89.00 | - | - |",
         "| 0.125 | - | - | - |",
         "| 0.25 | 90.00 | 90.50 | +0.50 |",
+    ]
+    decayed = {
+        cell("shufflenet_v2_x1_0", "GAP", "adju", 0, all_images=True): curve(92.0),
+        cell("shufflenet_v2_x1_0", "GAP", "adju", 0, all_images=True, variant="wd0.0005"): curve(92.5),
+        cell("shufflenet_v2_x1_0", "GCP", "adju", 0, all_images=True, variant="lr0.125-wd0.0005"): curve(93.0),
+    }
+    assert tables.decay_table(decayed).splitlines() == [
+        "| Pooling | Rate | Top-1, decay 4e-05 | Top-1, decay 0.0005 |",
+        "| --- | ---: | ---: | ---: |",
+        "| GAP | 0.0625 | 92.00 | 92.50 |",
+        "| GCP | 0.125 | - | 93.00 |",
     ]
     assert tables.draw(curves, tmp_path / "f.png").stat().st_size > 10000
 

@@ -9,7 +9,7 @@ from typing import Any
 SCHEDULES = ("adju", "fast", "norm")  # most telling first
 POOLINGS = ("GAP", "GCP")
 DIMS = (32, 64, 128, 256)
-PARTS = ("weights", "schedules", "backbones", "crops", "dims", "rates", "seeds")
+PARTS = ("weights", "schedules", "backbones", "crops", "dims", "rates", "seeds", "decay")
 
 # Stronger crops and stretches than the recipes': a harder task, too hard for so few epochs.
 STRONG_CROPS: dict[str, Any] = {"scale": [0.7, 1.0], "ratio": [0.9, 1.1111]}
@@ -34,6 +34,7 @@ BACKBONES: dict[str, dict[str, Any]] = {
 STUDIED = "shufflenet_v2_x1_0"
 RATES = (0.03125, 0.125, 0.25)  # half, twice and four times the recipe's, under the schedule with the fewest updates
 GCP_RATE = 0.125  # GCP's best of these; twice what its GAP twin bears
+DECAY = 5e-4  # twelve times the recipe's weight decay; usual for small images
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,17 @@ def at_its_rate(seed: int, all_images: bool = False) -> Cell:
     return Cell(STUDIED, "GCP", "adju", seed, keys={"lr": GCP_RATE}, all_images=all_images, variant=f"lr{GCP_RATE}")
 
 
+def decayed(pooling: str, seed: int, all_images: bool = False) -> Cell:
+    """GAP at the recipe's rate or GCP at its own, under LR_adju with more weight decay."""
+    keys = {**({"lr": GCP_RATE} if pooling == "GCP" else {}), "weight_decay": DECAY}
+    variant = f"lr{GCP_RATE}-wd{DECAY}" if pooling == "GCP" else f"wd{DECAY}"
+    return Cell(STUDIED, pooling, "adju", seed, keys=keys, all_images=all_images, variant=variant)
+
+
 def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], subset: bool = False) -> list[Cell]:
     """The runs of the study in order: the twins on all images where the study takes a `subset`, and GCP there at its
     own rate; all six cells once; the other backbones; the same with stronger crops, the widths and other rates there;
-    the further seeds."""
+    the further seeds; the twins on all images with more weight decay."""
     first, *others = seeds
     runs = {
         "weights": [Cell(STUDIED, pool, "adju", first, all_images=subset) for pool in POOLINGS]
@@ -114,6 +122,7 @@ def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], s
         "dims": [strong("GCP", "adju", first, dim) for dim in DIMS],
         "rates": [at_rate(rate, pool, first) for rate in RATES for pool in POOLINGS],
         "seeds": [cell for schedule in SCHEDULES for seed in others for cell in _pair(schedule, seed)],
+        "decay": [decayed(pool, first, subset) for pool in POOLINGS],
     }
     return list(dict.fromkeys(cell for part in PARTS if part in parts for cell in runs[part]))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fmnist_cells import (
     BACKBONES,
+    DECAY,
     DIMS,
     GCP_RATE,
     POOLINGS,
@@ -18,6 +19,7 @@ from fmnist_cells import (
     Cell,
     at_its_rate,
     at_rate,
+    decayed,
     strong,
 )
 
@@ -134,6 +136,20 @@ def crops_table(curves: Curves) -> str:
     crops = STRONG_CROPS["scale"][0], _usual_crop()
     head = [f"{column}, from {crop}" for crop in crops for column in ("GAP", "GCP", "gain")]
     return _markdown(["Schedule", *head], rows)
+
+
+def decay_table(curves: Curves) -> str:
+    """The twins on all images under LR_adju, each at its own rate: the recipe's weight decay and more."""
+    whole = any(cell.all_images for cell in curves)
+    usual = read_recipe(find_recipe("fmnist_adju"))
+    rows = []
+    for pool in POOLINGS:
+        plain_cell = at_its_rate(0, whole) if pool == "GCP" else Cell(STUDIED, pool, "adju", 0, all_images=whole)
+        more = decayed(pool, 0, whole)
+        pair = [_of(curves, cell) for cell in (plain_cell, more)]
+        rows.append([pool, str(more.keys.get("lr", usual["lr"])), *map(_final, pair)])
+    decays = [f"Top-1, decay {decay:g}" for decay in (usual["weight_decay"], DECAY)]
+    return _markdown(["Pooling", "Rate", *decays], rows)
 
 
 def dims_table(curves: Curves) -> str:

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fmnist_cells import BACKBONES, PARTS, STRONG, STUDIED, Cell, plan
+from fmnist_cells import BACKBONES, DECAY, PARTS, STRONG, STUDIED, Cell, plan
 from fmnist_study import DOCS, fill, finished
 from fmnist_tables import (
     backbones_table,
     crops_table,
+    decay_table,
     dims_table,
     draw,
     rates_table,
@@ -51,7 +52,7 @@ def main() -> int:
     parser.add_argument("--backbones", nargs="+", default=["mobilenetv2_100", "resnet18"], choices=list(BACKBONES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="seeds of the six cells")
     parser.add_argument(
-        "--train-images", type=int, metavar="N", help="train on the first N images; the part `weights` takes all"
+        "--train-images", type=int, metavar="N", help="train on the first N images; runs named `-all` take all"
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time; they share the threads")
     parser.add_argument("--batch-size", type=int, metavar="N", help="images per update; the rate follows in proportion")
@@ -128,11 +129,13 @@ def write_page(output: Path, docs: Path, cells: list[Cell], epochs: dict[str, in
     crops = any(cell.variant == STRONG and cell.dim == 256 for cell in studied)
     widths = any(cell.dim != 256 for cell in studied)
     rates = any(cell.variant.startswith(f"{STRONG}-lr") for cell in studied)
+    decays = any(cell.variant.endswith(f"wd{DECAY}") for cell in curves)
     others = any(cell.backbone != STUDIED for cell in curves)
     figure = "\n![Top-1 per epoch under each schedule](fashion_mnist.png)\n"
     fill(page, "weights", weights_table(curves))
     fill(page, "schedules", schedules_table(curves) + figure if schedules else "")
     fill(page, "crops", crops_table(curves) if crops else "")
+    fill(page, "decay", decay_table(curves) if decays else "")
     fill(page, "dims", dims_table(curves) if widths else "")
     fill(page, "backbones", backbones_table(curves) if others else "")
     fill(page, "rates", rates_table(curves) if rates else "")
