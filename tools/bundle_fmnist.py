@@ -73,7 +73,7 @@ def finished_cells(folder: Path) -> list[Cell]:
 def _candidates() -> Iterator[list[Cell]]:
     """Per model the runs that may become its weights: all images before a part, GCP's own rate before the recipe's."""
     twins = {pool: [Cell(STUDIED, pool, "adju", 0, all_images=whole) for whole in (True, False)] for pool in POOLINGS}
-    yield [cell for pair in ((at_its_rate(0, twin.all_images), twin) for twin in twins["GCP"]) for cell in pair]
+    yield [cell for pair in ((at_its_rate("GCP", 0, twin.all_images), twin) for twin in twins["GCP"]) for cell in pair]
     yield twins["GAP"]
     for name in ("mobilenetv2_100", "resnet18"):
         yield [Cell(name, "GCP", "adju", 0, keys=BACKBONES[name])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 SCHEDULES = ("adju", "fast", "norm")  # most telling first
@@ -95,16 +95,16 @@ def at_rate(rate: float, pooling: str, seed: int) -> Cell:
     return Cell(STUDIED, pooling, "fast", seed, keys=keys, variant=f"{STRONG}-lr{rate}")
 
 
-def at_its_rate(seed: int, all_images: bool = False) -> Cell:
-    """GCP under LR_adju from the learning rate that suits it best."""
-    return Cell(STUDIED, "GCP", "adju", seed, keys={"lr": GCP_RATE}, all_images=all_images, variant=f"lr{GCP_RATE}")
+def at_its_rate(pooling: str, seed: int, all_images: bool = False) -> Cell:
+    """A run under LR_adju from the learning rate that suits its pooling best: for GAP the recipe's."""
+    cell = Cell(STUDIED, pooling, "adju", seed, all_images=all_images)
+    return replace(cell, keys={"lr": GCP_RATE}, variant=f"lr{GCP_RATE}") if pooling == "GCP" else cell
 
 
 def decayed(pooling: str, seed: int, all_images: bool = False) -> Cell:
-    """GAP at the recipe's rate or GCP at its own, under LR_adju with more weight decay."""
-    keys = {**({"lr": GCP_RATE} if pooling == "GCP" else {}), "weight_decay": DECAY}
-    variant = f"lr{GCP_RATE}-wd{DECAY}" if pooling == "GCP" else f"wd{DECAY}"
-    return Cell(STUDIED, pooling, "adju", seed, keys=keys, all_images=all_images, variant=variant)
+    """The same with more weight decay."""
+    cell = at_its_rate(pooling, seed, all_images)
+    return replace(cell, keys={**cell.keys, "weight_decay": DECAY}, variant=f"{cell.variant}-wd{DECAY}".strip("-"))
 
 
 def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], subset: bool = False) -> list[Cell]:
@@ -114,7 +114,7 @@ def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], s
     first, *others = seeds
     runs = {
         "weights": [Cell(STUDIED, pool, "adju", first, all_images=subset) for pool in POOLINGS]
-        + [at_its_rate(first, subset)],
+        + [at_its_rate("GCP", first, subset)],
         "schedules": [cell for schedule in SCHEDULES for cell in _pair(schedule, first)],
         "backbones": [Cell(name, pool, "adju", first, keys=BACKBONES[name]) for name in backbones for pool in POOLINGS],
         "crops": [strong(pool, schedule, first) for schedule in SCHEDULES for pool in POOLINGS]

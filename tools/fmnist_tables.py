@@ -89,7 +89,7 @@ def weights_table(curves: Curves) -> str:
     """The twins that were trained on all images under LR_adju: accuracy after every epoch."""
     whole = any(cell.all_images for cell in curves)  # else the whole study took all images
     runs = {pooling: _of(curves, Cell(STUDIED, pooling, "adju", 0, all_images=whole)) for pooling in POOLINGS}
-    runs[f"GCP, rate {GCP_RATE}"] = _of(curves, at_its_rate(0, whole))
+    runs[f"GCP, rate {GCP_RATE}"] = _of(curves, at_its_rate("GCP", 0, whole))
     epochs = max((len(curve.epochs) for found in runs.values() for curve in found.values()), default=0)
     rows = [
         [f"{label}, seed {seed}", *(f"{value:.2f}" for value in curve.top1)]
@@ -150,10 +150,9 @@ def decay_table(curves: Curves) -> str:
     usual = read_recipe(find_recipe("fmnist_adju"))
     rows = []
     for pool in POOLINGS:
-        plain_cell = at_its_rate(0, whole) if pool == "GCP" else Cell(STUDIED, pool, "adju", 0, all_images=whole)
-        more = decayed(pool, 0, whole)
-        pair = [_of(curves, cell) for cell in (plain_cell, more)]
-        rows.append([pool, str(more.keys.get("lr", usual["lr"])), *map(_final, pair)])
+        cell = at_its_rate(pool, 0, whole)
+        pair = [_of(curves, cell), _of(curves, decayed(pool, 0, whole))]
+        rows.append([pool, str(cell.keys.get("lr", usual["lr"])), *map(_final, pair)])
     decays = [f"Top-1, decay {decay:g}" for decay in (usual["weight_decay"], DECAY)]
     return _markdown(["Pooling", "Rate", *decays], rows)
 
