@@ -350,6 +350,25 @@ def test_initialisation_is_not_zeroed():
     assert torch.equal(block.bn2.weight, torch.ones_like(block.bn2.weight))
 
 
+@pytest.mark.parametrize("features_only", [False, True])
+@pytest.mark.parametrize("name", [*SMALL, "shufflenet_v2_x1_0"])
+def test_batch_norm_keywords(name, features_only):
+    """What train.py's --bn-momentum and --bn-eps hand over reaches every layer, the head's included."""
+
+    def settings(**kwargs) -> set[tuple[float | None, float]]:
+        layers = [
+            m for m in meta(name, features_only=features_only, **kwargs).modules() if isinstance(m, nn.BatchNorm2d)
+        ]
+        assert len(layers) > 10
+        return {(layer.momentum, layer.eps) for layer in layers}
+
+    assert settings() == {(0.1, 1e-5)}
+    assert settings(bn_momentum=0.01) == {(0.01, 1e-5)}
+    assert settings(bn_momentum=0.02, bn_eps=1e-3) == {(0.02, 1e-3)}
+    with pytest.raises(ValueError, match="bn_momentum must be above 0 and at most 1, got 2"):
+        settings(bn_momentum=2)
+
+
 def test_unknown_keyword():
     with pytest.raises(TypeError, match="reduce_dimension"):
         small("resnet18_gcp", reduce_dimension=4)

@@ -149,7 +149,8 @@ def test_groups_cover_every_parameter(ours):
 
     groups = group_parameters(ours, ours.group_matcher())
     assert sum(len(names) for names in groups.values()) == len(list(ours.parameters()))
-    assert len(groups) == 1 + 16 + 1  # stem, units, the rest
+    assert len(groups) == 1 + 16 + 1  # stem, units (the last with conv5), classifier
+    assert sorted(groups[max(groups)]) == ["fc.bias", "fc.weight"]
     assert len(group_parameters(ours, ours.group_matcher(coarse=True))) == 1 + 3 + 1
 
 

@@ -6,6 +6,7 @@ Importing this module registers them with timm. Model keywords beyond timm's own
 - `last_stage` (ResNets): `'stride1'` without down-sampling in the last stage, as the paper trains; `'stride2'` as in
   the stock ResNet (the paper's GCP_D); `'maxpool'` with a 2×2 max-pool in front of it (GCP_M)
 - `normalization`, `n_iter`: see `timm_gcp.functional.global_cov_pool`
+- `bn_momentum`, `bn_eps`: of every batch-norm layer, the head's included; what train.py's options of that name set
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from .shufflenetv2 import ShuffleNetV2
 from .weight_source import weight_source
 
 LAST_STAGES = ("stride1", "stride2", "maxpool")
+_BATCH_NORM_KEYWORDS = ("bn_momentum", "bn_eps")
 _HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps", "iteration_dtype")
 
 default_cfgs = _default_cfgs()
@@ -75,6 +77,18 @@ def set_last_stage(model: ResNet, last_stage: str) -> ResNet:
     return model
 
 
+def _set_batch_norm(model: nn.Module, bn_momentum: float | None = None, bn_eps: float | None = None) -> nn.Module:
+    """Give every batch-norm layer another momentum or epsilon, in place; None leaves timm's."""
+    for name, value in (("bn_momentum", bn_momentum), ("bn_eps", bn_eps)):
+        if value is not None and not 0 < value <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, got {value!r}")
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = module.momentum if bn_momentum is None else bn_momentum
+            module.eps = module.eps if bn_eps is None else bn_eps
+    return model
+
+
 def _with_head(backbone: Any, global_pool: str, head: dict[str, Any]) -> nn.Module:
     model = swap_pooling(backbone, channels=backbone.num_features, **head)
     if global_pool != "gcp":
@@ -97,7 +111,9 @@ def _build_mobilenet(global_pool: str = "gcp", head: Any = None, **kwargs: Any) 
 def _build(model_cls: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
     """timm's builder, with our weights: where they come from, and under which names."""
     with weight_source(variant, pretrained, kwargs) as found:
-        return build_model_with_cfg(model_cls, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **found)
+        batch_norm = {name: found.pop(name) for name in _BATCH_NORM_KEYWORDS if name in found}
+        model = build_model_with_cfg(model_cls, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **found)
+        return _set_batch_norm(model, **batch_norm)
 
 
 def _create(build: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
@@ -106,9 +122,11 @@ def _create(build: Callable[..., nn.Module], variant: str, pretrained: bool, **k
         if kwargs.get("features_only"):  # a feature extractor has no head to build or to load
             kwargs.update(num_classes=0, global_pool="")
             head["reduce_dim"] = None
-        return build_model_with_cfg(
+        batch_norm = {name: kwargs.pop(name) for name in _BATCH_NORM_KEYWORDS if name in kwargs}
+        model = build_model_with_cfg(
             partial(build, head=head), variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **kwargs
         )
+        return _set_batch_norm(model, **batch_norm)
 
 
 def _resnet_gcp(variant: str, pretrained: bool, block: type, layers: tuple[int, ...], **kwargs: Any) -> Any:

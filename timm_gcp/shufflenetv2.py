@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from timm.layers import create_classifier
 from timm.models._features import feature_take_indices
-from timm.models._manipulate import checkpoint_seq
+from timm.models._manipulate import MATCH_PREV_GROUP, checkpoint_seq
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -126,9 +126,10 @@ class ShuffleNetV2(nn.Module):
         self.head_hidden_size = self.num_features * self.global_pool.feat_mult()
 
     @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
-        """Patterns that group parameters by depth, per stage or per unit."""
-        return {"stem": r"^conv1", "blocks": r"^stage(\d+)" if coarse else r"^stage(\d+)\.(\d+)"}
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Patterns that group parameters by depth, per stage or per unit; `conv5` belongs to the last of them."""
+        blocks = r"^stage(\d+)" if coarse else r"^stage(\d+)\.(\d+)"
+        return {"stem": r"^conv1", "blocks": [(blocks, None), (r"^conv5", MATCH_PREV_GROUP)]}
 
     @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
