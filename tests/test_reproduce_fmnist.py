@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from timm.optim import create_optimizer_v2, optimizer_kwargs
 
+from timm_gcp import train_hook
 from timm_gcp.plot_convergence import RunCurve
 from timm_gcp.recipe import find_recipe, read_recipe
 from timm_gcp.tensor_loader import TensorData
 from timm_gcp.train import resolve_args
-from timm_gcp.train_setup import build_model
+from timm_gcp.train_setup import build_model, build_scheduler
 
 TOOLS = Path(__file__).parent.parent / "tools"
 pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
@@ -29,11 +31,11 @@ def tool(monkeypatch):
 def test_plan(tool):
     cells = tool[0].plan(tool[0].PARTS, [0, 1, 2], ["resnet18"])
     names = [cell.name for cell in cells]
-    assert len(names) == len(set(names)) == 7 + 2 + 6 + 3 + 6 + 12 + 2
+    assert len(names) == len(set(names)) == 7 + 2 + 6 + 3 + 6 + 12 + 2 + 5
     kinds = [name.partition("-")[2] for name in names[:3]]
     assert kinds == ["gap-adju-seed0", "gcp-adju-seed0", "gcp-adju-lr0.125-seed0"]
     assert {name.split("-")[-2] for name in names[3:7]} == {"fast", "norm"}
-    assert [name.split("-")[-2] for name in names[-14:-2]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
+    assert [name.split("-")[-2] for name in names[-19:-7]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
 
 
 def test_other_rates(tool):
@@ -69,6 +71,35 @@ def test_more_weight_decay(tool):
     ]
     given = [resolve_args(cell.recipe, cell.settings(read_recipe(find_recipe(cell.recipe)))) for cell in cells]
     assert [(args.lr, args.weight_decay) for args in given] == [(0.0625, 5e-4), (0.125, 5e-4)]
+
+
+def test_one_change_at_a_time(tool):
+    """Each run differs from LR_adju's by what its row says, and by nothing else."""
+    cells = tool[0].plan(["causes"], [0], [])
+    assert [cell.name.partition("-")[2].removesuffix("-seed0") for cell in cells] == [
+        *("gcp-adju-head4", "gcp-adju-bn0.01", "gcp-adju-eigh", "gap-adju-px80", "gcp-adju-px80"),
+    ]
+    plain = vars(resolve_args("fmnist_adju", {}))
+    changed = []
+    models = {}
+    for cell in cells:
+        args = resolve_args(cell.recipe, cell.settings(read_recipe(find_recipe(cell.recipe))))
+        models[cell.variant] = args, build_model(args, torch.device("cpu"))
+        changed.append({key for key, value in vars(args).items() if value != plain[key]} - {"seed", "model"})
+    assert changed == [
+        {"lr", "layer_decay", "layer_decay_min_scale"}, {"bn_momentum"}, {"model_kwargs"}, {"img_size"}, {"img_size"},
+    ]  # fmt: skip
+    args, model = models["head4"]
+    optimizer = create_optimizer_v2(model, **optimizer_kwargs(cfg=args), **args.opt_kwargs)
+    train_hook.install()
+    build_scheduler(args, optimizer, 156)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert all(
+        rates[id(p)] == pytest.approx(0.25 if name.startswith(("fc.", "global_pool.")) else 0.0625)
+        for name, p in model.named_parameters()
+    )
+    assert models["eigh"][1].global_pool.normalization == "eigh"
+    assert models["px80"][1].forward_features(torch.zeros(1, 1, 80, 80)).shape[-2:] == (5, 5)
 
 
 def test_the_shipped_weights_take_all_images(tool):
@@ -138,6 +169,13 @@ def test_tables_by_hand(tool, tmp_path):
         "| +0.85 (-0.30 to +2.00) | 1, never |"
     )
     assert lines[3:] == ["| mobilenetv2_100 | 0.7 | 88.00 | 87.50 | -0.50 | never |"]
+    wider = {
+        cell("shufflenet_v2_x1_0", pool, "adju", 0, variant="px80"): curve(top1)
+        for pool, top1 in (("GAP", 91.5), ("GCP", 92.0))
+    }
+    lines = tables.causes_table({**curves, **wider}).splitlines()
+    assert lines[2:4] == ["| None | 91.00 | 93.00 | +2.00 |", "| Head's learning rate times 4 | - | - | - |"]
+    assert lines[6:] == ["| 80 px, 5×5 positions | 91.50 | 92.00 | +0.50 |"]
     hard = {
         cell("shufflenet_v2_x1_0", "GAP", "adju", 0, variant="crop0.7"): curve(90.0),
         cell("shufflenet_v2_x1_0", "GCP", "adju", 0, variant="crop0.7"): curve(90.25),

@@ -9,7 +9,7 @@ from typing import Any
 SCHEDULES = ("adju", "fast", "norm")  # most telling first
 POOLINGS = ("GAP", "GCP")
 DIMS = (32, 64, 128, 256)
-PARTS = ("weights", "schedules", "backbones", "crops", "dims", "rates", "seeds", "decay")
+PARTS = ("weights", "schedules", "backbones", "crops", "dims", "rates", "seeds", "decay", "causes")
 
 # Stronger crops and stretches than the recipes': a harder task, too hard for so few epochs.
 STRONG_CROPS: dict[str, Any] = {"scale": [0.7, 1.0], "ratio": [0.9, 1.1111]}
@@ -35,6 +35,20 @@ STUDIED = "shufflenet_v2_x1_0"
 RATES = (0.03125, 0.125, 0.25)  # half, twice and four times the recipe's, under the schedule with the fewest updates
 GCP_RATE = 0.125  # GCP's best of these; twice what its GAP twin bears
 DECAY = 5e-4  # twelve times the recipe's weight decay; usual for small images
+
+# What else could hold GCP back: variant, the keys that it changes, the poolings it is tried with, its row's label. The
+# GCP head has the pooling's reduction in it; layer decay with a floor gives all layers before it a quarter of its rate.
+_WIDE_STRIDE = {"output_stride": 16}  # the recipe's
+CAUSES: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
+    "head4": (
+        {"lr": 0.25, "layer_decay": 1e-6, "layer_decay_min_scale": 0.25},
+        ("GCP",),
+        "Head's learning rate times 4",
+    ),
+    "bn0.01": ({"bn_momentum": 0.01}, ("GCP",), "Batch-norm momentum 0.01 for 0.1"),
+    "eigh": ({"model_kwargs": {**_WIDE_STRIDE, "normalization": "eigh"}}, ("GCP",), "Exact square root"),
+    "px80": ({"img_size": 80}, POOLINGS, "80 px, 5×5 positions"),
+}
 
 
 @dataclass(frozen=True)
@@ -107,10 +121,15 @@ def decayed(pooling: str, seed: int, all_images: bool = False) -> Cell:
     return replace(cell, keys={**cell.keys, "weight_decay": DECAY}, variant=f"{cell.variant}-wd{DECAY}".strip("-"))
 
 
+def cause(variant: str, pooling: str, seed: int) -> Cell:
+    """A run under LR_adju with one of `CAUSES` changed."""
+    return Cell(STUDIED, pooling, "adju", seed, keys=dict(CAUSES[variant][0]), variant=variant)
+
+
 def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], subset: bool = False) -> list[Cell]:
     """The runs of the study in order: the twins on all images where the study takes a `subset`, and GCP there at its
     own rate; all six cells once; the other backbones; the same with stronger crops, the widths and other rates there;
-    the further seeds; the twins on all images with more weight decay."""
+    the further seeds; the twins on all images with more weight decay; what else could hold GCP back."""
     first, *others = seeds
     runs = {
         "weights": [Cell(STUDIED, pool, "adju", first, all_images=subset) for pool in POOLINGS]
@@ -123,6 +142,7 @@ def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], s
         "rates": [at_rate(rate, pool, first) for rate in RATES for pool in POOLINGS],
         "seeds": [cell for schedule in SCHEDULES for seed in others for cell in _pair(schedule, seed)],
         "decay": [decayed(pool, first, subset) for pool in POOLINGS],
+        "causes": [cause(variant, pool, first) for variant, (_, poolings, _) in CAUSES.items() for pool in poolings],
     }
     return list(dict.fromkeys(cell for part in PARTS if part in parts for cell in runs[part]))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fmnist_cells import (
     BACKBONES,
+    CAUSES,
     DECAY,
     DIMS,
     GCP_RATE,
@@ -19,6 +20,7 @@ from fmnist_cells import (
     Cell,
     at_its_rate,
     at_rate,
+    cause,
     decayed,
     strong,
 )
@@ -155,6 +157,16 @@ def decay_table(curves: Curves) -> str:
         rows.append([pool, str(cell.keys.get("lr", usual["lr"])), *map(_final, pair)])
     decays = [f"Top-1, decay {decay:g}" for decay in (usual["weight_decay"], DECAY)]
     return _markdown(["Pooling", "Rate", *decays], rows)
+
+
+def causes_table(curves: Curves) -> str:
+    """One change at a time to the runs under LR_adju: the accuracy without it, then with each."""
+    rows = []
+    for variant, label in {"": "None", **{name: label for name, (*_, label) in CAUSES.items()}}.items():
+        cells = [cause(variant, pool, 0) if variant else Cell(STUDIED, pool, "adju", 0) for pool in POOLINGS]
+        gap, gcp = ({0: curves[cell]} if cell in curves else {} for cell in cells)
+        rows.append([label, _final(gap), _final(gcp), _gain(gap, gcp)])
+    return _markdown(["Change", "GAP top-1", "GCP top-1", "Gain"], rows)
 
 
 def dims_table(curves: Curves) -> str:

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fmnist_cells import BACKBONES, DECAY, PARTS, STRONG, STUDIED, Cell, plan
+from fmnist_cells import BACKBONES, CAUSES, DECAY, PARTS, STRONG, STUDIED, Cell, plan
 from fmnist_study import DOCS, fill, finished
 from fmnist_tables import (
     backbones_table,
+    causes_table,
     crops_table,
     decay_table,
     dims_table,
@@ -130,12 +131,14 @@ def write_page(output: Path, docs: Path, cells: list[Cell], epochs: dict[str, in
     widths = any(cell.dim != 256 for cell in studied)
     rates = any(cell.variant.startswith(f"{STRONG}-lr") for cell in studied)
     decays = any(cell.variant.endswith(f"wd{DECAY}") for cell in curves)
+    causes = any(cell.variant in CAUSES for cell in curves)
     others = any(cell.backbone != STUDIED for cell in curves)
     figure = "\n![Top-1 per epoch under each schedule](fashion_mnist.png)\n"
     fill(page, "weights", weights_table(curves))
     fill(page, "schedules", schedules_table(curves) + figure if schedules else "")
     fill(page, "crops", crops_table(curves) if crops else "")
     fill(page, "decay", decay_table(curves) if decays else "")
+    fill(page, "causes", causes_table(curves) if causes else "")
     fill(page, "dims", dims_table(curves) if widths else "")
     fill(page, "backbones", backbones_table(curves) if others else "")
     fill(page, "rates", rates_table(curves) if rates else "")
