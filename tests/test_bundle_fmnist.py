@@ -40,3 +40,19 @@ def test_the_run_on_all_images_is_taken_where_it_is_complete(tmp_path, monkeypat
     with (tmp_path / "shufflenet_v2_x1_0-gcp-adju-lr0.125-seed0-all" / "summary.csv").open("a") as file:
         file.write("1,93\n")
     assert tool.finished_cells(tmp_path)[0].name == "shufflenet_v2_x1_0-gcp-adju-lr0.125-seed0-all"
+
+
+def test_what_takes_too_much_is_left_out(tmp_path, monkeypatch):
+    """The limit holds for all weights together; those that are replaced don't count."""
+    monkeypatch.syspath_prepend(str(TOOLS))
+    tool = importlib.import_module("bundle_fmnist")
+    monkeypatch.setattr(tool, "LIMIT", 3e6)
+    new = tmp_path / "new.safetensors"
+    new.write_bytes(bytes(2_000_000))
+    bundled = tmp_path / "bundled"
+    assert tool.left_out(new, "b.tag", bundled) == ""
+    for name in ("a.tag", "b.tag"):
+        (bundled / name).mkdir(parents=True)
+        (bundled / name / "model.safetensors").write_bytes(bytes(1_000_000))
+    assert tool.left_out(new, "b.tag", bundled) == ""
+    assert tool.left_out(new, "c.tag", bundled) == "# c.tag is left out: 2.0 MB beside 2.0 MB of others, 3 at most"
