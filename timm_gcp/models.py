@@ -108,12 +108,16 @@ def _build_mobilenet(global_pool: str = "gcp", head: Any = None, **kwargs: Any) 
     return _with_head(EfficientNet(**kwargs), global_pool, {"act_layer": nn.ReLU6, **head})
 
 
+def _build_with_cfg(build: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
+    batch_norm = {name: kwargs.pop(name) for name in _BATCH_NORM_KEYWORDS if name in kwargs}
+    model = build_model_with_cfg(build, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **kwargs)
+    return _set_batch_norm(model, **batch_norm)
+
+
 def _build(model_cls: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
     """timm's builder, with our weights: where they come from, and under which names."""
     with weight_source(variant, pretrained, kwargs) as found:
-        batch_norm = {name: found.pop(name) for name in _BATCH_NORM_KEYWORDS if name in found}
-        model = build_model_with_cfg(model_cls, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **found)
-        return _set_batch_norm(model, **batch_norm)
+        return _build_with_cfg(model_cls, variant, pretrained, **found)
 
 
 def _create(build: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
@@ -122,11 +126,7 @@ def _create(build: Callable[..., nn.Module], variant: str, pretrained: bool, **k
         if kwargs.get("features_only"):  # a feature extractor has no head to build or to load
             kwargs.update(num_classes=0, global_pool="")
             head["reduce_dim"] = None
-        batch_norm = {name: kwargs.pop(name) for name in _BATCH_NORM_KEYWORDS if name in kwargs}
-        model = build_model_with_cfg(
-            partial(build, head=head), variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **kwargs
-        )
-        return _set_batch_norm(model, **batch_norm)
+        return _build_with_cfg(partial(build, head=head), variant, pretrained, **kwargs)
 
 
 def _resnet_gcp(variant: str, pretrained: bool, block: type, layers: tuple[int, ...], **kwargs: Any) -> Any:

@@ -38,7 +38,6 @@ DECAY = 5e-4  # twelve times the recipe's weight decay; usual for small images
 
 # What else could hold GCP back: variant, the keys that it changes, the poolings it is tried with, its row's label. The
 # GCP head has the pooling's reduction in it; layer decay with a floor gives all layers before it a quarter of its rate.
-_WIDE_STRIDE = {"output_stride": 16}  # the recipe's
 CAUSES: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "head4": (
         {"lr": 0.25, "layer_decay": 1e-6, "layer_decay_min_scale": 0.25},
@@ -46,7 +45,7 @@ CAUSES: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
         "Head's learning rate times 4",
     ),
     "bn0.01": ({"bn_momentum": 0.01}, ("GCP",), "Batch-norm momentum 0.01 for 0.1"),
-    "eigh": ({"model_kwargs": {**_WIDE_STRIDE, "normalization": "eigh"}}, ("GCP",), "Exact square root"),
+    "eigh": ({"model_kwargs": {"output_stride": 16, "normalization": "eigh"}}, ("GCP",), "Exact square root"),
     "px80": ({"img_size": 80}, POOLINGS, "80 px, 5×5 positions"),
 }
 
