@@ -61,6 +61,11 @@ def _of(curves: Curves, wanted: Cell) -> dict[int, RunCurve]:
     return {cell.seed: curve for cell, curve in curves.items() if replace(cell, seed=wanted.seed) == wanted}
 
 
+def _one(curves: Curves, cell: Cell) -> dict[int, RunCurve]:
+    """That run alone, by seed, in the form of `_of`; nothing where it has not run."""
+    return {cell.seed: curves[cell]} if cell in curves else {}
+
+
 def _final(runs: dict[int, RunCurve]) -> str:
     """Accuracy after the last epoch: mean and range over the seeds."""
     return spread([run.top1[-1] for run in runs.values()])
@@ -138,7 +143,7 @@ def crops_table(curves: Curves) -> str:
         usual = [Cell(STUDIED, pool, schedule, 0, all_images=every) for pool in POOLINGS]
         line = ["LR_" + schedule + ", all images" * every]
         for cells in (hard, usual):
-            pair = [{0: curves[cell]} if cell in curves else {} for cell in cells]
+            pair = [_one(curves, cell) for cell in cells]
             line += [*map(_final, pair), _gain(*pair)]
         rows.append(line)
     crops = STRONG_CROPS["scale"][0], _usual_crop()
@@ -164,7 +169,7 @@ def causes_table(curves: Curves) -> str:
     rows = []
     for variant, label in {"": "None", **{name: label for name, (*_, label) in CAUSES.items()}}.items():
         cells = [cause(variant, pool, 0) if variant else Cell(STUDIED, pool, "adju", 0) for pool in POOLINGS]
-        gap, gcp = ({0: curves[cell]} if cell in curves else {} for cell in cells)
+        gap, gcp = (_one(curves, cell) for cell in cells)
         rows.append([label, _final(gap), _final(gcp), _gain(gap, gcp)])
     return _markdown(["Change", "GAP top-1", "GCP top-1", "Gain"], rows)
 
