@@ -19,7 +19,7 @@ def run(folder: Path, name: str, epochs: int) -> None:
 
 
 def test_the_run_on_all_images_is_taken_where_it_is_complete(tmp_path, monkeypatch):
-    """And GCP's own rate before the recipe's."""
+    """And GCP's own rate before the recipe's, larger pictures before either."""
     monkeypatch.syspath_prepend(str(TOOLS))
     tool = importlib.import_module("bundle_fmnist")
     assert tool.finished_cells(tmp_path) == []
@@ -40,6 +40,9 @@ def test_the_run_on_all_images_is_taken_where_it_is_complete(tmp_path, monkeypat
     with (tmp_path / "shufflenet_v2_x1_0-gcp-adju-lr0.125-seed0-all" / "summary.csv").open("a") as file:
         file.write("1,93\n")
     assert tool.finished_cells(tmp_path)[0].name == "shufflenet_v2_x1_0-gcp-adju-lr0.125-seed0-all"
+    for name in ("shufflenet_v2_x1_0-gcp-adju-lr0.125-px96-seed0-all", "shufflenet_v2_x1_0-gap-adju-px96-seed0-all"):
+        run(tmp_path, name, 2)
+        assert name in [cell.name for cell in tool.finished_cells(tmp_path)[:2]]
 
 
 def test_what_takes_too_much_is_left_out(tmp_path, monkeypatch):

@@ -31,11 +31,11 @@ def tool(monkeypatch):
 def test_plan(tool):
     cells = tool[0].plan(tool[0].PARTS, [0, 1, 2], ["resnet18"])
     names = [cell.name for cell in cells]
-    assert len(names) == len(set(names)) == 7 + 2 + 6 + 3 + 6 + 12 + 2 + 5
+    assert len(names) == len(set(names)) == 7 + 2 + 6 + 3 + 6 + 12 + 2 + 5 + 2
     kinds = [name.partition("-")[2] for name in names[:3]]
     assert kinds == ["gap-adju-seed0", "gcp-adju-seed0", "gcp-adju-lr0.125-seed0"]
     assert {name.split("-")[-2] for name in names[3:7]} == {"fast", "norm"}
-    assert [name.split("-")[-2] for name in names[-19:-7]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
+    assert [name.split("-")[-2] for name in names[-21:-9]] == ["adju"] * 4 + ["fast"] * 4 + ["norm"] * 4
 
 
 def test_other_rates(tool):
@@ -71,6 +71,22 @@ def test_more_weight_decay(tool):
     ]
     given = [resolve_args(cell.recipe, cell.settings(read_recipe(find_recipe(cell.recipe)))) for cell in cells]
     assert [(args.lr, args.weight_decay) for args in given] == [(0.0625, 5e-4), (0.125, 5e-4)]
+
+
+def test_larger_pictures(tool):
+    """The same twins, 6x6 positions."""
+    cells = tool[0].plan(["resolution"], [0], [], subset=True)
+    assert [cell.name.partition("-")[2] for cell in cells] == [
+        "gap-adju-px96-seed0-all",
+        "gcp-adju-lr0.125-px96-seed0-all",
+    ]
+    for cell, rate in zip(cells, (0.0625, 0.125), strict=True):
+        args = resolve_args(cell.recipe, cell.settings(read_recipe(find_recipe(cell.recipe))))
+        assert (args.lr, args.img_size) == (rate, 96)
+        with torch.device("meta"):
+            model = build_model(args, torch.device("meta"))
+        size = model.forward_features(torch.zeros(1, 1, 96, 96, device="meta")).shape[-2:]
+        assert size == (6, 6)
 
 
 def test_one_change_at_a_time(tool):
@@ -156,6 +172,10 @@ def test_tables_by_hand(tool, tmp_path):
         "| GCP, rate 0.125, seed 0 | 91.00 | 95.00 |",
     ]
     assert tables.schedules_table(whole) == tables.schedules_table(curves)
+    large = {cell("shufflenet_v2_x1_0", "GCP", "adju", 0, all_images=True, variant="lr0.125-px96"): curve(92.0, 94.5)}
+    assert tables.resolution_table({**whole, **large}).splitlines()[2:] == [
+        "| GCP, 96 px, rate 0.125, seed 0 | 92.00 | 94.50 |",
+    ]
     lines = tables.schedules_table(curves).splitlines()
     assert lines[2].startswith("| LR_norm | 3 | 92.00 | - | - | - | - |")
     assert lines[4] == (
@@ -221,7 +241,8 @@ def test_the_whole_resumes_and_fills_the_page(tool, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(reproduce.TensorData, "fashion_mnist", classmethod(lambda cls, root, count: few))
     page = tmp_path / "docs" / "fashion_mnist.md"
     page.parent.mkdir()
-    page.write_text((TOOLS.parent / "docs" / "fashion_mnist.md").read_text())
+    before = (TOOLS.parent / "docs" / "fashion_mnist.md").read_text()
+    page.write_text(before)
     arguments = ["x", "--data-dir", str(tmp_path), "--output", str(tmp_path / "runs"), "--docs", str(page.parent)]
     arguments += ["--parts", "dims", "--seeds", "0", "--epochs", "1", "--batch-size", "32", "--amp"]
     monkeypatch.setattr(reproduce, "plan", lambda *given, real=reproduce.plan, **options: real(["dims"], [0], [])[:1])
@@ -232,6 +253,7 @@ def test_the_whole_resumes_and_fills_the_page(tool, tmp_path, monkeypatch, capsy
         (tmp_path / "runs" / "shufflenet_v2_x1_0-gcp-d32-adju-crop0.7-seed0" / "summary.csv").read_text().split(",")[-3]
     )
     assert f"| 32 | 528 | {float(top1):.2f} |" in page.read_text()
+    assert page.read_text().split("<!-- begin dims -->")[0] == before.split("<!-- begin dims -->")[0]  # not asked for
     assert reproduce.main() == 0 and "==" not in capsys.readouterr().out  # complete: not run again
     monkeypatch.setattr(sys, "argv", [*arguments, "--list"])
     assert reproduce.main() == 0 and capsys.readouterr().out == "done shufflenet_v2_x1_0-gcp-d32-adju-crop0.7-seed0\n"

@@ -24,7 +24,7 @@ from pathlib import Path
 import timm
 import torch
 import yaml
-from fmnist_cells import BACKBONES, POOLINGS, STUDIED, Cell, at_its_rate
+from fmnist_cells import BACKBONES, POOLINGS, STUDIED, Cell, at_its_rate, larger
 from fmnist_study import finished
 
 from timm_gcp import pretrained as table
@@ -70,10 +70,14 @@ def finished_cells(folder: Path) -> list[Cell]:
 
 
 def _candidates() -> Iterator[list[Cell]]:
-    """Per model the runs that may become its weights: all images before a part, GCP's own rate before the recipe's."""
-    twins = {pool: [Cell(STUDIED, pool, "adju", 0, all_images=whole) for whole in (True, False)] for pool in POOLINGS}
-    yield [cell for pair in ((at_its_rate("GCP", 0, twin.all_images), twin) for twin in twins["GCP"]) for cell in pair]
-    yield twins["GAP"]
+    """Per model the runs that may become its weights: all images before a part, larger pictures before the recipe's,
+    then GCP's own rate before the recipe's."""
+    for pool in reversed(POOLINGS):
+        kinds = [
+            (larger(pool, 0, whole), at_its_rate(pool, 0, whole), Cell(STUDIED, pool, "adju", 0, all_images=whole))
+            for whole in (True, False)
+        ]
+        yield list(dict.fromkeys(cell for kind in kinds for cell in kind))
     for name in ("mobilenetv2_100", "resnet18"):
         yield [Cell(name, "GCP", "adju", 0, keys=BACKBONES[name])]
 
@@ -148,6 +152,8 @@ def _part(cell: Cell, images: int) -> str:
     """Part of the study that trains this model on so many images."""
     if cell.backbone != STUDIED:
         return "backbones"
+    if "img_size" in cell.keys:
+        return "resolution"
     return "weights" if images == 60000 else "schedules"
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 SCHEDULES = ("adju", "fast", "norm")  # most telling first
 POOLINGS = ("GAP", "GCP")
 DIMS = (32, 64, 128, 256)
-PARTS = ("weights", "schedules", "backbones", "crops", "dims", "rates", "seeds", "decay", "causes")
+PARTS = ("weights", "schedules", "backbones", "crops", "dims", "rates", "seeds", "decay", "causes", "resolution")
 
 # Stronger crops and stretches than the recipes': a harder task, too hard for so few epochs.
 STRONG_CROPS: dict[str, Any] = {"scale": [0.7, 1.0], "ratio": [0.9, 1.1111]}
@@ -35,18 +35,24 @@ STUDIED = "shufflenet_v2_x1_0"
 RATES = (0.03125, 0.125, 0.25)  # half, twice and four times the recipe's, under the schedule with the fewest updates
 GCP_RATE = 0.125  # GCP's best of these; twice what its GAP twin bears
 DECAY = 5e-4  # twelve times the recipe's weight decay; usual for small images
+LARGE = 96  # pixels: 6x6 positions at twice the cost of the recipe's 64, which has 4x4
 
-# What else could hold GCP back: variant, the keys that it changes, the poolings it is tried with, its row's label. The
-# GCP head has the pooling's reduction in it; layer decay with a floor gives all layers before it a quarter of its rate.
-CAUSES: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
-    "head4": (
-        {"lr": 0.25, "layer_decay": 1e-6, "layer_decay_min_scale": 0.25},
-        ("GCP",),
-        "Head's learning rate times 4",
-    ),
-    "bn0.01": ({"bn_momentum": 0.01}, ("GCP",), "Batch-norm momentum 0.01 for 0.1"),
-    "eigh": ({"model_kwargs": {"output_stride": 16, "normalization": "eigh"}}, ("GCP",), "Exact square root"),
-    "px80": ({"img_size": 80}, POOLINGS, "80 px, 5×5 positions"),
+
+class Cause(NamedTuple):
+    """What could hold GCP back: the keys that it changes, its row's label, and the poolings that it is tried with."""
+
+    keys: dict[str, Any]
+    label: str
+    poolings: tuple[str, ...] = ("GCP",)
+
+
+# By variant. The GCP head has the pooling's reduction in it; layer decay with a floor gives all layers before it a
+# quarter of its rate.
+CAUSES: dict[str, Cause] = {
+    "head4": Cause({"lr": 0.25, "layer_decay": 1e-6, "layer_decay_min_scale": 0.25}, "Head's learning rate times 4"),
+    "bn0.01": Cause({"bn_momentum": 0.01}, "Batch-norm momentum 0.01 for 0.1"),
+    "eigh": Cause({"model_kwargs": {"output_stride": 16, "normalization": "eigh"}}, "Exact square root"),
+    "px80": Cause({"img_size": 80}, "80 px, 5×5 positions", POOLINGS),
 }
 
 
@@ -120,15 +126,22 @@ def decayed(pooling: str, seed: int, all_images: bool = False) -> Cell:
     return replace(cell, keys={**cell.keys, "weight_decay": DECAY}, variant=f"{cell.variant}-wd{DECAY}".strip("-"))
 
 
+def larger(pooling: str, seed: int, all_images: bool = False) -> Cell:
+    """The same as `at_its_rate` with larger pictures."""
+    cell = at_its_rate(pooling, seed, all_images)
+    return replace(cell, keys={**cell.keys, "img_size": LARGE}, variant=f"{cell.variant}-px{LARGE}".strip("-"))
+
+
 def cause(variant: str, pooling: str, seed: int) -> Cell:
     """A run under LR_adju with one of `CAUSES` changed."""
-    return Cell(STUDIED, pooling, "adju", seed, keys=dict(CAUSES[variant][0]), variant=variant)
+    return Cell(STUDIED, pooling, "adju", seed, keys=dict(CAUSES[variant].keys), variant=variant)
 
 
 def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], subset: bool = False) -> list[Cell]:
     """The runs of the study in order: the twins on all images where the study takes a `subset`, and GCP there at its
     own rate; all six cells once; the other backbones; the same with stronger crops, the widths and other rates there;
-    the further seeds; the twins on all images with more weight decay; what else could hold GCP back."""
+    the further seeds; the twins on all images with more weight decay; what else could hold GCP back; the twins on all
+    images with larger pictures."""
     first, *others = seeds
     runs = {
         "weights": [Cell(STUDIED, pool, "adju", first, all_images=subset) for pool in POOLINGS]
@@ -141,7 +154,8 @@ def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], s
         "rates": [at_rate(rate, pool, first) for rate in RATES for pool in POOLINGS],
         "seeds": [cell for schedule in SCHEDULES for seed in others for cell in _pair(schedule, seed)],
         "decay": [decayed(pool, first, subset) for pool in POOLINGS],
-        "causes": [cause(variant, pool, first) for variant, (_, poolings, _) in CAUSES.items() for pool in poolings],
+        "causes": [cause(variant, pool, first) for variant in CAUSES for pool in CAUSES[variant].poolings],
+        "resolution": [larger(pool, first, subset) for pool in POOLINGS],
     }
     return list(dict.fromkeys(cell for part in PARTS if part in parts for cell in runs[part]))
 

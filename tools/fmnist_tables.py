@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from fmnist_cells import (
     DECAY,
     DIMS,
     GCP_RATE,
+    LARGE,
     POOLINGS,
     RATES,
     SCHEDULES,
@@ -22,6 +23,7 @@ from fmnist_cells import (
     at_rate,
     cause,
     decayed,
+    larger,
     strong,
 )
 
@@ -97,6 +99,18 @@ def weights_table(curves: Curves) -> str:
     whole = any(cell.all_images for cell in curves)  # else the whole study took all images
     runs = {pooling: _of(curves, Cell(STUDIED, pooling, "adju", 0, all_images=whole)) for pooling in POOLINGS}
     runs[f"GCP, rate {GCP_RATE}"] = _of(curves, at_its_rate("GCP", 0, whole))
+    return _per_epoch(runs)
+
+
+def resolution_table(curves: Curves) -> str:
+    """The same with larger pictures, each at its own rate."""
+    whole = any(cell.all_images for cell in curves)
+    labels = {"GAP": f"GAP, {LARGE} px", "GCP": f"GCP, {LARGE} px, rate {GCP_RATE}"}
+    return _per_epoch({label: _of(curves, larger(pooling, 0, whole)) for pooling, label in labels.items()})
+
+
+def _per_epoch(runs: dict[str, dict[int, RunCurve]]) -> str:
+    """Accuracy after every epoch, a row for each run."""
     epochs = max((len(curve.epochs) for found in runs.values() for curve in found.values()), default=0)
     rows = [
         [f"{label}, seed {seed}", *(f"{value:.2f}" for value in curve.top1)]
@@ -167,7 +181,7 @@ def decay_table(curves: Curves) -> str:
 def causes_table(curves: Curves) -> str:
     """One change at a time to the runs under LR_adju: the accuracy without it, then with each."""
     rows = []
-    for variant, label in {"": "None", **{name: label for name, (*_, label) in CAUSES.items()}}.items():
+    for variant, label in {"": "None", **{name: change.label for name, change in CAUSES.items()}}.items():
         cells = [cause(variant, pool, 0) if variant else Cell(STUDIED, pool, "adju", 0) for pool in POOLINGS]
         gap, gcp = (_one(curves, cell) for cell in cells)
         rows.append([label, _final(gap), _final(gcp), _gain(gap, gcp)])
@@ -231,3 +245,17 @@ def draw(curves: Curves, path: Path) -> Path:
     panels[0].set_ylabel("top-1 accuracy (%)")
     panels[0].set_ylim(min(final) - 8, max(final) + 1)
     return save(figure, path)
+
+
+# The table of each section of the page.
+TABLES: dict[str, Callable[[Curves], str]] = {
+    "weights": weights_table,
+    "schedules": schedules_table,
+    "backbones": backbones_table,
+    "crops": crops_table,
+    "dims": dims_table,
+    "rates": rates_table,
+    "decay": decay_table,
+    "causes": causes_table,
+    "resolution": resolution_table,
+}

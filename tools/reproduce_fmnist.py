@@ -15,30 +15,22 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import torch
-from fmnist_cells import BACKBONES, CAUSES, DECAY, PARTS, STRONG, STUDIED, Cell, plan
+from fmnist_cells import BACKBONES, PARTS, SCHEDULES, Cell, plan
 from fmnist_study import DOCS, fill, finished
-from fmnist_tables import (
-    backbones_table,
-    causes_table,
-    crops_table,
-    decay_table,
-    dims_table,
-    draw,
-    rates_table,
-    read_curves,
-    schedules_table,
-    weights_table,
-)
+from fmnist_tables import TABLES, draw, read_curves
 
 from timm_gcp.data import prepare_fashion_mnist
 from timm_gcp.recipe import find_recipe, read_recipe
 from timm_gcp.tensor_loader import TensorData
 from timm_gcp.train import PrintEpochs, resolve_args, train
+
+_SECTIONS = {"seeds": "schedules"}  # the section of a part that has none of its own
 
 
 def main() -> int:
@@ -49,7 +41,7 @@ def main() -> int:
     )
     parser.add_argument("--output", default="output/fmnist", metavar="DIR", help="folder of the runs")
     parser.add_argument("--docs", default=str(DOCS), metavar="DIR", help="folder of the page")
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS, help="what to run")
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS, help="what to run and to write")
     parser.add_argument("--backbones", nargs="+", default=["mobilenetv2_100", "resnet18"], choices=list(BACKBONES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="seeds of the six cells")
     parser.add_argument(
@@ -65,9 +57,10 @@ def main() -> int:
     args = parser.parse_args()
     if args.jobs < 1:
         parser.error(f"--jobs must be 1 or more. Got {args.jobs}.")
-    cells = plan(args.parts, args.seeds, args.backbones, subset=args.train_images is not None)
+    plans = {part: plan([part], args.seeds, args.backbones, subset=args.train_images is not None) for part in PARTS}
+    cells = list(dict.fromkeys(cell for part in PARTS if part in args.parts for cell in plans[part]))
     output = Path(args.output)
-    epochs = {cell.schedule: args.epochs or read_recipe(find_recipe(cell.recipe))["epochs"] for cell in cells}
+    epochs = {name: args.epochs or read_recipe(find_recipe(f"fmnist_{name}"))["epochs"] for name in SCHEDULES}
     if args.list:
         for cell in cells:
             print(f"{'done' if finished(output / cell.name, epochs[cell.schedule]) else '    '} {cell.name}")
@@ -76,7 +69,7 @@ def main() -> int:
         prepare_fashion_mnist(args.data_dir)
         missing = [cell for cell in cells if not finished(output / cell.name, epochs[cell.schedule])]
         run_all(missing, args)
-    page = write_page(output, Path(args.docs), cells, epochs)
+    page = write_page(output, Path(args.docs), plans, args.parts, epochs)
     print(f"wrote {page}")
     return 0
 
@@ -121,29 +114,18 @@ def run(cell: Cell, args: argparse.Namespace) -> None:
     train(resolve_args(cell.recipe, keys), [PrintEpochs(f"{cell.name}, " if args.jobs > 1 else "")], data.loaders)
 
 
-def write_page(output: Path, docs: Path, cells: list[Cell], epochs: dict[str, int]) -> Path:
-    """Fill in the tables of the page and draw its figure; a part of which nothing has run stays empty."""
-    curves = read_curves(output, cells, epochs)
+def write_page(
+    output: Path, docs: Path, plans: dict[str, list[Cell]], parts: Sequence[str], epochs: dict[str, int]
+) -> Path:
+    """Fill in the page's tables of `parts` and draw its figure; a part of which nothing has run stays empty."""
+    curves = read_curves(output, [cell for cells in plans.values() for cell in cells], epochs)
     page = docs / "fashion_mnist.md"
-    studied = {cell for cell in curves if cell.backbone == STUDIED and not cell.all_images}
-    schedules = any(not cell.variant for cell in studied)
-    crops = any(cell.variant == STRONG and cell.dim == 256 for cell in studied)
-    widths = any(cell.dim != 256 for cell in studied)
-    rates = any(cell.variant.startswith(f"{STRONG}-lr") for cell in studied)
-    decays = any(cell.variant.endswith(f"wd{DECAY}") for cell in curves)
-    causes = any(cell.variant in CAUSES for cell in curves)
-    others = any(cell.backbone != STUDIED for cell in curves)
-    figure = "\n![Top-1 per epoch under each schedule](fashion_mnist.png)\n"
-    fill(page, "weights", weights_table(curves))
-    fill(page, "schedules", schedules_table(curves) + figure if schedules else "")
-    fill(page, "crops", crops_table(curves) if crops else "")
-    fill(page, "decay", decay_table(curves) if decays else "")
-    fill(page, "causes", causes_table(curves) if causes else "")
-    fill(page, "dims", dims_table(curves) if widths else "")
-    fill(page, "backbones", backbones_table(curves) if others else "")
-    fill(page, "rates", rates_table(curves) if rates else "")
-    if schedules:
-        draw(curves, docs / "fashion_mnist.png")
+    for name in dict.fromkeys(_SECTIONS.get(part, part) for part in parts):
+        cells = [cell for part, planned in plans.items() if _SECTIONS.get(part, part) == name for cell in planned]
+        text = TABLES[name](curves) if any(cell in curves for cell in cells) else ""
+        if text and name == "schedules":
+            text += f"\n![Top-1 per epoch under each schedule]({draw(curves, docs / 'fashion_mnist.png').name})\n"
+        fill(page, name, text)
     return page
 
 
