@@ -352,7 +352,7 @@ def test_initialisation_is_not_zeroed():
 
 @pytest.mark.parametrize("features_only", [False, True])
 @pytest.mark.parametrize("name", [*SMALL, "shufflenet_v2_x1_0"])
-def test_batch_norm_keywords(name, features_only):
+def test_batch_norm_keywords(name, features_only, monkeypatch):
     """What train.py's --bn-momentum and --bn-eps hand over reaches every layer, the head's included."""
 
     def settings(**kwargs) -> set[tuple[float | None, float]]:
@@ -365,6 +365,8 @@ def test_batch_norm_keywords(name, features_only):
     assert settings() == {(0.1, 1e-5)}
     assert settings(bn_momentum=0.01) == {(0.01, 1e-5)}
     assert settings(bn_momentum=0.02, bn_eps=1e-3) == {(0.02, 1e-3)}
+    assert settings(bn_momentum=None) == {(0.1, 1e-5)}
+    monkeypatch.setattr("timm_gcp.models.build_model_with_cfg", None)  # refused before anything is built or loaded
     with pytest.raises(ValueError, match="bn_momentum must be above 0 and at most 1, got 2"):
         settings(bn_momentum=2)
 

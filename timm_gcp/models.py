@@ -32,7 +32,7 @@ from .shufflenetv2 import ShuffleNetV2
 from .weight_source import weight_source
 
 LAST_STAGES = ("stride1", "stride2", "maxpool")
-_BATCH_NORM_KEYWORDS = ("bn_momentum", "bn_eps")
+_BATCH_NORM = {"bn_momentum": "momentum", "bn_eps": "eps"}  # keyword: attribute of a layer
 _HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps", "iteration_dtype")
 
 default_cfgs = _default_cfgs()
@@ -77,15 +77,21 @@ def set_last_stage(model: ResNet, last_stage: str) -> ResNet:
     return model
 
 
-def _set_batch_norm(model: nn.Module, bn_momentum: float | None = None, bn_eps: float | None = None) -> nn.Module:
-    """Give every batch-norm layer another momentum or epsilon, in place; None leaves timm's."""
-    for name, value in (("bn_momentum", bn_momentum), ("bn_eps", bn_eps)):
+def _take_batch_norm(kwargs: dict[str, Any]) -> dict[str, float]:
+    """Take what is asked of batch-norm out of `kwargs`, as attributes of its layers; None leaves timm's."""
+    given = {name: kwargs.pop(name, None) for name in _BATCH_NORM}
+    for name, value in given.items():
         if value is not None and not 0 < value <= 1:
             raise ValueError(f"{name} must be above 0 and at most 1, got {value!r}")
+    return {_BATCH_NORM[name]: value for name, value in given.items() if value is not None}
+
+
+def _set_batch_norm(model: nn.Module, settings: dict[str, float]) -> nn.Module:
+    """Give every batch-norm layer these attributes, in place."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
-            module.momentum = module.momentum if bn_momentum is None else bn_momentum
-            module.eps = module.eps if bn_eps is None else bn_eps
+            for name, value in settings.items():
+                setattr(module, name, value)
     return model
 
 
@@ -109,9 +115,9 @@ def _build_mobilenet(global_pool: str = "gcp", head: Any = None, **kwargs: Any) 
 
 
 def _build_with_cfg(build: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
-    batch_norm = {name: kwargs.pop(name) for name in _BATCH_NORM_KEYWORDS if name in kwargs}
+    settings = _take_batch_norm(kwargs)
     model = build_model_with_cfg(build, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **kwargs)
-    return _set_batch_norm(model, **batch_norm)
+    return _set_batch_norm(model, settings)
 
 
 def _build(model_cls: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
