@@ -50,14 +50,16 @@ def test_entry_is_complete_and_its_file_is_the_one_it_describes(name):
 def test_model_is_the_one_that_was_trained(name):
     model = timm.create_model(name, pretrained=True)
     assert sum(parameter.numel() for parameter in model.parameters()) == table.BUNDLED_WEIGHTS[name].params
+    side = 96 if "img_size: 96" in table.BUNDLED_WEIGHTS[name].keys else 64
     config = timm.data.resolve_model_data_config(model)
-    assert config["input_size"] == (1, 64, 64) and config["crop_pct"] == 1.0 and len(config["mean"]) == 1
-    features = model.eval().forward_features(torch.zeros(1, 1, 64, 64))
-    assert features.shape[2:] == (4, 4), "the map that it was trained with"
+    assert config["input_size"] == (1, side, side) and config["crop_pct"] == 1.0 and len(config["mean"]) == 1
+    images = torch.zeros(2, 1, side, side)
+    features = model.eval().forward_features(images)
+    assert features.shape[2:] == (side // 16, side // 16), "the map that it was trained with"
     untrained = timm.create_model(name).eval()
-    assert untrained.forward_features(torch.zeros(1, 1, 64, 64)).shape == features.shape
+    assert untrained.forward_features(images).shape == features.shape
     assert untrained.num_classes == 10 and timm.create_model(name, num_classes=3).num_classes == 3
-    assert timm.create_model(name, pretrained=True, num_classes=3)(torch.zeros(2, 1, 64, 64)).shape == (2, 3)
+    assert timm.create_model(name, pretrained=True, num_classes=3)(images).shape == (2, 3)
 
 
 @pytest.mark.skipif(not SAMPLES.is_dir(), reason="samples/ comes with a checkout, not with the wheel")

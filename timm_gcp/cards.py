@@ -151,7 +151,7 @@ def _training(shipped: Bundled) -> str:
     return "\n".join(
         [
             f"- Data: {DATASETS[shipped.dataset]} (MIT licence), {shipped.images:,} training images; the figures above "
-            "are of its 10,000 test images, on which crops and rates were compared, but no epoch chosen",
+            "are of its 10,000 test images, on which crops, rates and sizes were compared, but no epoch chosen",
             f"- Recipe `{shipped.recipe}`{changes} (`--sched {shipped.schedule}`), {shipped.epochs} epochs, seed "
             f"{shipped.seed}, last epoch, as `python tools/reproduce_fmnist.py --data-dir FMNIST --parts {shipped.part}"
             f"{subset}` runs it; see `docs/fashion_mnist.md`",
