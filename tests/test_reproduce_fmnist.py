@@ -31,7 +31,7 @@ def tool(monkeypatch):
 def test_plan(tool):
     cells = tool[0].plan(tool[0].PARTS, [0, 1, 2], ["resnet18"])
     names = [cell.name for cell in cells]
-    assert len(names) == len(set(names)) == 7 + 2 + 6 + 3 + 6 + 12 + 2 + 5 + 2
+    assert len(names) == len(set(names)) == 9 + 2 + 6 + 3 + 6 + 12 + 2 + 5 + 2
     kinds = [name.partition("-")[2] for name in names[:3]]
     assert kinds == ["gap-adju-seed0", "gcp-adju-seed0", "gcp-adju-lr0.125-seed0"]
     assert {name.split("-")[-2] for name in names[3:7]} == {"fast", "norm"}
@@ -54,12 +54,14 @@ def test_stronger_crops(tool):
     cells = tool[0].plan(["crops", "dims"], [0], [], subset=True)
     assert [cell.name.replace("shufflenet_v2_x1_0-", "").replace("-crop0.7-seed0", "") for cell in cells] == [
         *("gap-adju", "gcp-adju", "gap-fast", "gcp-fast", "gap-norm", "gcp-norm", "gap-adju-all", "gcp-adju-all"),
+        *("mobilenetv2_100-gap-adju", "mobilenetv2_100-gcp-adju"),
         *("gcp-d32-adju", "gcp-d64-adju", "gcp-d128-adju"),
     ]
     for cell in cells:
         recipe = read_recipe(find_recipe(cell.recipe))
         args = resolve_args(cell.recipe, cell.settings(recipe))
-        assert tuple(args.scale) == (0.7, 1.0) and recipe["scale"] == [0.9, 1.0] and args.lr == recipe["lr"]
+        assert tuple(args.scale) == (0.7, 1.0) and recipe["scale"] == [0.9, 1.0]
+        assert args.lr == (0.06 if cell.backbone == "mobilenetv2_100" else recipe["lr"])
 
 
 def test_more_weight_decay(tool):
@@ -185,10 +187,10 @@ def test_tables_by_hand(tool, tmp_path):
     assert "| 32 | 528 | 90.50 |" in tables.dims_table(curves) and "| 64 | 2,080 | - |" in tables.dims_table(curves)
     others = {cell("mobilenetv2_100", pool, "adju", 0): curve(top1) for pool, top1 in (("GAP", 88.0), ("GCP", 87.5))}
     lines = tables.backbones_table({**curves, **others}).splitlines()
-    assert lines[2].startswith("| shufflenet_v2_x1_0 | 0.9 | 91.25") and lines[2].endswith(
+    assert lines[2].startswith("| shufflenet_v2_x1_0 | 91.25") and lines[2].endswith(
         "| +0.85 (-0.30 to +2.00) | 1, never |"
     )
-    assert lines[3:] == ["| mobilenetv2_100 | 0.7 | 88.00 | 87.50 | -0.50 | never |"]
+    assert lines[3:] == ["| mobilenetv2_100 | 88.00 | 87.50 | -0.50 | never |"]
     wider = {
         cell("shufflenet_v2_x1_0", pool, "adju", 0, variant="px80"): curve(top1)
         for pool, top1 in (("GAP", 91.5), ("GCP", 92.0))
@@ -206,6 +208,7 @@ def test_tables_by_hand(tool, tmp_path):
         "| LR_fast | - | - | - | - | - | - |",
         "| LR_adju | 90.00 | 90.25 | +0.25 | 91.00 | 93.00 | +2.00 |",  # of seed 0 alone
         "| LR_adju, all images | - | 92.50 | - | - | - | - |",
+        "| LR_adju, MobileNetV2 | - | - | - | - | - | - |",
     ]
     faster = {
         cell("shufflenet_v2_x1_0", "GAP", "fast", 0, variant="crop0.7"): curve(89.0),

@@ -23,9 +23,9 @@ _RESNET = {
     "weight_decay": 1e-4,
     "model_kwargs": {},  # its last stage has stride 1, so that 64 px end in 4x4 positions
 }
-_MOBILENET = {"sched": "gcp_mobilenetv2_adju:stretch", "sched_on_updates": False, "lr": 0.06, **STRONG_CROPS}
+MOBILENET = "mobilenetv2_100"
 BACKBONES: dict[str, dict[str, Any]] = {
-    "mobilenetv2_100": _MOBILENET,
+    MOBILENET: {"sched": "gcp_mobilenetv2_adju:stretch", "sched_on_updates": False, "lr": 0.06},
     "resnet18": _RESNET,
     "resnet34": _RESNET,
     "resnet50": _RESNET,
@@ -103,15 +103,20 @@ class Cell:
         return keys
 
 
-def strong(pooling: str, schedule: str, seed: int, dim: int = 256, all_images: bool = False) -> Cell:
-    """A run of the studied backbone with stronger crops than the recipe's."""
-    return Cell(STUDIED, pooling, schedule, seed, dim, dict(STRONG_CROPS), all_images, STRONG)
+def strong(cell: Cell) -> Cell:
+    """The same run with stronger crops than the recipe's."""
+    return replace(cell, keys={**cell.keys, **STRONG_CROPS}, variant=STRONG)
 
 
 def at_rate(rate: float, pooling: str, seed: int) -> Cell:
     """A run under LR_fast with stronger crops and from another learning rate than the recipe's."""
     keys = {**STRONG_CROPS, "lr": rate}
     return Cell(STUDIED, pooling, "fast", seed, keys=keys, variant=f"{STRONG}-lr{rate}")
+
+
+def twins(backbone: str, seed: int) -> list[Cell]:
+    """GAP and GCP of another backbone under LR_adju."""
+    return [Cell(backbone, pool, "adju", seed, keys=BACKBONES[backbone]) for pool in POOLINGS]
 
 
 def at_its_rate(pooling: str, seed: int, all_images: bool = False) -> Cell:
@@ -147,10 +152,11 @@ def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], s
         "weights": [Cell(STUDIED, pool, "adju", first, all_images=subset) for pool in POOLINGS]
         + [at_its_rate("GCP", first, subset)],
         "schedules": [cell for schedule in SCHEDULES for cell in _pair(schedule, first)],
-        "backbones": [Cell(name, pool, "adju", first, keys=BACKBONES[name]) for name in backbones for pool in POOLINGS],
-        "crops": [strong(pool, schedule, first) for schedule in SCHEDULES for pool in POOLINGS]
-        + [strong(pool, "adju", first, all_images=subset) for pool in POOLINGS],
-        "dims": [strong("GCP", "adju", first, dim) for dim in DIMS],
+        "backbones": [cell for name in backbones for cell in twins(name, first)],
+        "crops": [strong(cell) for schedule in SCHEDULES for cell in _pair(schedule, first)]
+        + [strong(Cell(STUDIED, pool, "adju", first, all_images=subset)) for pool in POOLINGS]
+        + [strong(cell) for cell in twins(MOBILENET, first)],
+        "dims": [strong(Cell(STUDIED, "GCP", "adju", first, dim)) for dim in DIMS],
         "rates": [at_rate(rate, pool, first) for rate in RATES for pool in POOLINGS],
         "seeds": [cell for schedule in SCHEDULES for seed in others for cell in _pair(schedule, seed)],
         "decay": [decayed(pool, first, subset) for pool in POOLINGS],

@@ -13,6 +13,7 @@ from fmnist_cells import (
     DIMS,
     GCP_RATE,
     LARGE,
+    MOBILENET,
     POOLINGS,
     RATES,
     SCHEDULES,
@@ -25,6 +26,7 @@ from fmnist_cells import (
     decayed,
     larger,
     strong,
+    twins,
 )
 
 from timm_gcp.figures import COLOURS, new_figure, plain, save
@@ -142,25 +144,21 @@ def schedules_table(curves: Curves) -> str:
     return _markdown(head, rows)
 
 
-def _usual_crop() -> float:
-    """Smallest share of the area that a crop of the recipes keeps."""
-    return read_recipe(find_recipe("fmnist_adju"))["scale"][0]
-
-
 def crops_table(curves: Curves) -> str:
     """GAP and GCP with stronger crops, and with the recipe's: of seed 0, which alone has both."""
     whole = any(cell.all_images for cell in curves)
-    kinds = [(schedule, False) for schedule in reversed(SCHEDULES)] + [("adju", True)] * whole
+    kinds = {f"LR_{name}": [Cell(STUDIED, pool, name, 0) for pool in POOLINGS] for name in reversed(SCHEDULES)}
+    if whole:
+        kinds["LR_adju, all images"] = [Cell(STUDIED, pool, "adju", 0, all_images=True) for pool in POOLINGS]
+    kinds["LR_adju, MobileNetV2"] = twins(MOBILENET, 0)
     rows = []
-    for schedule, every in kinds:
-        hard = [strong(pool, schedule, 0, all_images=every) for pool in POOLINGS]
-        usual = [Cell(STUDIED, pool, schedule, 0, all_images=every) for pool in POOLINGS]
-        line = ["LR_" + schedule + ", all images" * every]
-        for cells in (hard, usual):
+    for label, usual in kinds.items():
+        line = [label]
+        for cells in ([strong(cell) for cell in usual], usual):
             pair = [_one(curves, cell) for cell in cells]
             line += [*map(_final, pair), _gain(*pair)]
         rows.append(line)
-    crops = STRONG_CROPS["scale"][0], _usual_crop()
+    crops = STRONG_CROPS["scale"][0], read_recipe(find_recipe("fmnist_adju"))["scale"][0]
     head = [f"{column}, from {crop}" for crop in crops for column in ("GAP", "GCP", "gain")]
     return _markdown(["Schedule", *head], rows)
 
@@ -192,7 +190,7 @@ def dims_table(curves: Curves) -> str:
     """Accuracy by width D under LR_adju with stronger crops (the question of Table 5)."""
     rows = []
     for dim in DIMS:
-        runs = _of(curves, strong("GCP", "adju", 0, dim))
+        runs = _of(curves, strong(Cell(STUDIED, "GCP", "adju", 0, dim)))
         rows.append([str(dim), f"{dim * (dim + 1) // 2:,}", _final(runs)])
     return _markdown(["D", "Features", "GCP top-1"], rows)
 
@@ -203,9 +201,8 @@ def backbones_table(curves: Curves) -> str:
     for name in (STUDIED, *BACKBONES):
         gap, gcp = (_of(curves, Cell(name, pooling, "adju", 0)) for pooling in POOLINGS)
         if gap or gcp:
-            crop = BACKBONES.get(name, {}).get("scale", [_usual_crop()])[0]
-            rows.append([name, str(crop), _final(gap), _final(gcp), _gain(gap, gcp), _matching(gap, gcp)])
-    return _markdown(["Backbone", "Crops from", "GAP top-1", "GCP top-1", "Gain", "GCP matches GAP at epoch"], rows)
+            rows.append([name, _final(gap), _final(gcp), _gain(gap, gcp), _matching(gap, gcp)])
+    return _markdown(["Backbone", "GAP top-1", "GCP top-1", "Gain", "GCP matches GAP at epoch"], rows)
 
 
 def rates_table(curves: Curves) -> str:
@@ -213,7 +210,8 @@ def rates_table(curves: Curves) -> str:
     usual = read_recipe(find_recipe("fmnist_fast"))["lr"]
     rows = []
     for rate in sorted((usual, *RATES)):
-        cells = [strong(pool, "fast", 0) if rate == usual else at_rate(rate, pool, 0) for pool in POOLINGS]
+        usually = [strong(Cell(STUDIED, pool, "fast", 0)) for pool in POOLINGS]
+        cells = usually if rate == usual else [at_rate(rate, pool, 0) for pool in POOLINGS]
         gap, gcp = (_of(curves, cell) for cell in cells)
         rows.append([str(rate), _final(gap), _final(gcp), _gain(gap, gcp)])
     return _markdown(["Rate of a batch of 128", "GAP top-1", "GCP top-1", "Gain"], rows)
