@@ -24,7 +24,7 @@ from pathlib import Path
 import timm
 import torch
 import yaml
-from fmnist_cells import BACKBONES, POOLINGS, STUDIED, Cell, at_its_rate, larger
+from fmnist_cells import MOBILENET, POOLINGS, STUDIED, Cell, at_its_rate, larger, twins
 from fmnist_study import finished
 
 from timm_gcp import pretrained as table
@@ -78,8 +78,8 @@ def _candidates() -> Iterator[list[Cell]]:
             for whole in (True, False)
         ]
         yield list(dict.fromkeys(cell for kind in kinds for cell in kind))
-    for name in ("mobilenetv2_100", "resnet18"):
-        yield [Cell(name, "GCP", "adju", 0, keys=BACKBONES[name])]
+    for name in (MOBILENET, "resnet18"):
+        yield [cell for cell in twins("adju", 0, name) if cell.pooling == "GCP"]
 
 
 def _is_complete(run: Path) -> bool:

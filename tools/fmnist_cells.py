@@ -114,9 +114,10 @@ def at_rate(rate: float, pooling: str, seed: int) -> Cell:
     return Cell(STUDIED, pooling, "fast", seed, keys=keys, variant=f"{STRONG}-lr{rate}")
 
 
-def twins(backbone: str, seed: int) -> list[Cell]:
-    """GAP and GCP of another backbone under LR_adju."""
-    return [Cell(backbone, pool, "adju", seed, keys=BACKBONES[backbone]) for pool in POOLINGS]
+def twins(schedule: str, seed: int, backbone: str = STUDIED, all_images: bool = False) -> list[Cell]:
+    """GAP and GCP with nothing changed."""
+    keys = BACKBONES.get(backbone, {})
+    return [Cell(backbone, pool, schedule, seed, keys=keys, all_images=all_images) for pool in POOLINGS]
 
 
 def at_its_rate(pooling: str, seed: int, all_images: bool = False) -> Cell:
@@ -149,22 +150,16 @@ def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], s
     images with larger pictures."""
     first, *others = seeds
     runs = {
-        "weights": [Cell(STUDIED, pool, "adju", first, all_images=subset) for pool in POOLINGS]
-        + [at_its_rate("GCP", first, subset)],
-        "schedules": [cell for schedule in SCHEDULES for cell in _pair(schedule, first)],
-        "backbones": [cell for name in backbones for cell in twins(name, first)],
-        "crops": [strong(cell) for schedule in SCHEDULES for cell in _pair(schedule, first)]
-        + [strong(Cell(STUDIED, pool, "adju", first, all_images=subset)) for pool in POOLINGS]
-        + [strong(cell) for cell in twins(MOBILENET, first)],
+        "weights": [*twins("adju", first, all_images=subset), at_its_rate("GCP", first, subset)],
+        "schedules": [cell for schedule in SCHEDULES for cell in twins(schedule, first)],
+        "backbones": [cell for name in backbones for cell in twins("adju", first, name)],
+        "crops": [strong(cell) for schedule in SCHEDULES for cell in twins(schedule, first)]
+        + [strong(cell) for cell in twins("adju", first, all_images=subset) + twins("adju", first, MOBILENET)],
         "dims": [strong(Cell(STUDIED, "GCP", "adju", first, dim)) for dim in DIMS],
         "rates": [at_rate(rate, pool, first) for rate in RATES for pool in POOLINGS],
-        "seeds": [cell for schedule in SCHEDULES for seed in others for cell in _pair(schedule, seed)],
+        "seeds": [cell for schedule in SCHEDULES for seed in others for cell in twins(schedule, seed)],
         "decay": [decayed(pool, first, subset) for pool in POOLINGS],
         "causes": [cause(variant, pool, first) for variant in CAUSES for pool in CAUSES[variant].poolings],
         "resolution": [larger(pool, first, subset) for pool in POOLINGS],
     }
     return list(dict.fromkeys(cell for part in PARTS if part in parts for cell in runs[part]))
-
-
-def _pair(schedule: str, seed: int) -> list[Cell]:
-    return [Cell(STUDIED, pool, schedule, seed) for pool in POOLINGS]

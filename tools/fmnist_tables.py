@@ -99,7 +99,7 @@ def _matching(gap: dict[int, RunCurve], gcp: dict[int, RunCurve]) -> str:
 def weights_table(curves: Curves) -> str:
     """The twins that were trained on all images under LR_adju: accuracy after every epoch."""
     whole = any(cell.all_images for cell in curves)  # else the whole study took all images
-    runs = {pooling: _of(curves, Cell(STUDIED, pooling, "adju", 0, all_images=whole)) for pooling in POOLINGS}
+    runs = {cell.pooling: _of(curves, cell) for cell in twins("adju", 0, all_images=whole)}
     runs[f"GCP, rate {GCP_RATE}"] = _of(curves, at_its_rate("GCP", 0, whole))
     return _per_epoch(runs)
 
@@ -127,7 +127,7 @@ def schedules_table(curves: Curves) -> str:
     rows = []
     slow = _of(curves, Cell(STUDIED, "GAP", "norm", 0))
     for schedule in reversed(SCHEDULES):
-        gap, gcp = (_of(curves, Cell(STUDIED, pooling, schedule, 0)) for pooling in POOLINGS)
+        gap, gcp = (_of(curves, cell) for cell in twins(schedule, 0))
         epochs = str(len(next(iter((gcp or gap).values())).epochs)) if gcp or gap else "-"
         rows.append(
             [
@@ -147,10 +147,10 @@ def schedules_table(curves: Curves) -> str:
 def crops_table(curves: Curves) -> str:
     """GAP and GCP with stronger crops, and with the recipe's: of seed 0, which alone has both."""
     whole = any(cell.all_images for cell in curves)
-    kinds = {f"LR_{name}": [Cell(STUDIED, pool, name, 0) for pool in POOLINGS] for name in reversed(SCHEDULES)}
+    kinds = {f"LR_{name}": twins(name, 0) for name in reversed(SCHEDULES)}
     if whole:
-        kinds["LR_adju, all images"] = [Cell(STUDIED, pool, "adju", 0, all_images=True) for pool in POOLINGS]
-    kinds["LR_adju, MobileNetV2"] = twins(MOBILENET, 0)
+        kinds["LR_adju, all images"] = twins("adju", 0, all_images=True)
+    kinds["LR_adju, MobileNetV2"] = twins("adju", 0, MOBILENET)
     rows = []
     for label, usual in kinds.items():
         line = [label]
@@ -180,7 +180,7 @@ def causes_table(curves: Curves) -> str:
     """One change at a time to the runs under LR_adju: the accuracy without it, then with each."""
     rows = []
     for variant, label in {"": "None", **{name: change.label for name, change in CAUSES.items()}}.items():
-        cells = [cause(variant, pool, 0) if variant else Cell(STUDIED, pool, "adju", 0) for pool in POOLINGS]
+        cells = [cause(variant, pool, 0) for pool in POOLINGS] if variant else twins("adju", 0)
         gap, gcp = (_one(curves, cell) for cell in cells)
         rows.append([label, _final(gap), _final(gcp), _gain(gap, gcp)])
     return _markdown(["Change", "GAP top-1", "GCP top-1", "Gain"], rows)
@@ -199,7 +199,7 @@ def backbones_table(curves: Curves) -> str:
     """The backbones under LR_adju."""
     rows = []
     for name in (STUDIED, *BACKBONES):
-        gap, gcp = (_of(curves, Cell(name, pooling, "adju", 0)) for pooling in POOLINGS)
+        gap, gcp = (_of(curves, cell) for cell in twins("adju", 0, name))
         if gap or gcp:
             rows.append([name, _final(gap), _final(gcp), _gain(gap, gcp), _matching(gap, gcp)])
     return _markdown(["Backbone", "GAP top-1", "GCP top-1", "Gain", "GCP matches GAP at epoch"], rows)
@@ -210,7 +210,7 @@ def rates_table(curves: Curves) -> str:
     usual = read_recipe(find_recipe("fmnist_fast"))["lr"]
     rows = []
     for rate in sorted((usual, *RATES)):
-        usually = [strong(Cell(STUDIED, pool, "fast", 0)) for pool in POOLINGS]
+        usually = [strong(cell) for cell in twins("fast", 0)]
         cells = usually if rate == usual else [at_rate(rate, pool, 0) for pool in POOLINGS]
         gap, gcp = (_of(curves, cell) for cell in cells)
         rows.append([str(rate), _final(gap), _final(gcp), _gain(gap, gcp)])
@@ -219,7 +219,7 @@ def rates_table(curves: Curves) -> str:
 
 def draw(curves: Curves, path: Path) -> Path:
     """Top-1 per epoch under the schedules that have run, mean over seeds, in the form of Fig. 5."""
-    cells = {schedule: [Cell(STUDIED, pool, schedule, 0) for pool in POOLINGS] for schedule in reversed(SCHEDULES)}
+    cells = {schedule: twins(schedule, 0) for schedule in reversed(SCHEDULES)}
     runs = {schedule: [list(_of(curves, cell).values()) for cell in pair] for schedule, pair in cells.items()}
     runs = {schedule: pair for schedule, pair in runs.items() if any(pair)}
     figure = new_figure(1 + 10 * len(runs) / 3, 3.8)
