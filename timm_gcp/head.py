@@ -15,6 +15,7 @@ import torch
 from timm.layers import SelectAdaptivePool2d
 from torch import Tensor, nn
 
+from .initial_values import init_linear
 from .pooling import GlobalCovPool2d
 
 PROBE_SIZE = 64
@@ -42,6 +43,8 @@ class GcpModel:
             _set_submodule(self, spec["pool"], pool.train(self.training))
         width = pool.out_features if kind == "gcp" else spec["channels"] * pool.feat_mult()
         fc = nn.Linear(width, num_classes, **factory) if num_classes > 0 else nn.Identity()
+        if isinstance(fc, nn.Linear):
+            init_linear(fc, spec["options"]["init"])
         _set_submodule(self, spec["classifier"], fc.train(self.training))
         self.num_classes = num_classes
         self.head_hidden_size = width
@@ -167,6 +170,7 @@ def swap_pooling(
     exponent: float = 0.5,
     eps: float = 1e-3,
     iteration_dtype: str | None = None,
+    init: str = "fan_out",
     channels: int | None = None,
 ) -> Any:
     """Replace the pooling head of a timm CNN by global covariance pooling, in place.
@@ -184,6 +188,8 @@ def swap_pooling(
         exponent: Exponent of `'power'`.
         eps: Regulariser of `'log'`.
         iteration_dtype: See `timm_gcp.functional.global_cov_pool`.
+        init: How reduction and classifier start: `'fan_out'`, `'fan_out_normal'` or `'torch'`, see
+            `timm_gcp.initial_values`.
         channels: Channels of the last feature map; None finds them by one forward pass.
 
     Returns:
@@ -205,6 +211,7 @@ def swap_pooling(
         "exponent": exponent,
         "eps": eps,
         "iteration_dtype": iteration_dtype,
+        "init": init,
     }
     pool = GlobalCovPool2d(channels, **options, **_device_dtype(model))  # type: ignore[arg-type]
     _clear_between(model, pool_path, classifier_path)

@@ -6,6 +6,7 @@ Importing this module registers them with timm. Model keywords beyond timm's own
 - `last_stage` (ResNets): `'stride1'` without down-sampling in the last stage, as the paper trains; `'stride2'` as in
   the stock ResNet (the paper's GCP_D); `'maxpool'` with a 2×2 max-pool in front of it (GCP_M)
 - `normalization`, `n_iter`: see `timm_gcp.functional.global_cov_pool`
+- `init`: how the head starts (see `timm_gcp.initial_values`); left out, head and backbone start as the authors' do
 - `bn_momentum`, `bn_eps`: of every batch-norm layer, the head's included; what train.py's options of that name set
 """
 
@@ -27,13 +28,14 @@ from torch import nn
 from .convert import checkpoint_filter_fn
 from .dispatch import check_choice
 from .head import swap_pooling
+from .initial_values import init_model
 from .pretrained import default_cfgs as _default_cfgs
 from .shufflenetv2 import ShuffleNetV2
 from .weight_source import weight_source
 
 LAST_STAGES = ("stride1", "stride2", "maxpool")
 _BATCH_NORM = {"bn_momentum": "momentum", "bn_eps": "eps"}  # keyword: attribute of a layer
-_HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps", "iteration_dtype")
+_HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps", "iteration_dtype", "init")
 
 default_cfgs = _default_cfgs()
 
@@ -47,6 +49,7 @@ _MOBILENETV2 = [
     ["ir_r3_k3_s2_e6_c160"],
     ["ir_r1_k3_s1_e6_c320"],
 ]
+_MOBILENETV2_INIT = "fan_out_normal"
 
 
 def set_last_stage(model: ResNet, last_stage: str) -> ResNet:
@@ -103,15 +106,22 @@ def _with_head(backbone: Any, global_pool: str, head: dict[str, Any]) -> nn.Modu
 
 
 def _build_resnet(last_stage: str = "stride1", global_pool: str = "gcp", head: Any = None, **kwargs: Any) -> nn.Module:
-    return _with_head(set_last_stage(ResNet(**kwargs), last_stage), global_pool, {"act_layer": nn.ReLU, **head})
+    return _with_head(
+        set_last_stage(ResNet(**kwargs), last_stage), global_pool, {"act_layer": nn.ReLU, "init": "fan_out", **head}
+    )
 
 
 def _build_shufflenet(global_pool: str = "gcp", head: Any = None, **kwargs: Any) -> nn.Module:
-    return _with_head(ShuffleNetV2(**kwargs), global_pool, {"act_layer": nn.ReLU6, **head})
+    return _with_head(ShuffleNetV2(**kwargs), global_pool, {"act_layer": nn.ReLU6, "init": "torch", **head})
 
 
 def _build_mobilenet(global_pool: str = "gcp", head: Any = None, **kwargs: Any) -> nn.Module:
-    return _with_head(EfficientNet(**kwargs), global_pool, {"act_layer": nn.ReLU6, **head})
+    backbone = init_model(EfficientNet(**kwargs), _MOBILENETV2_INIT)
+    return _with_head(backbone, global_pool, {"act_layer": nn.ReLU6, "init": _MOBILENETV2_INIT, **head})
+
+
+def _build_mobilenet_features(**kwargs: Any) -> nn.Module:
+    return init_model(EfficientNetFeatures(**kwargs), _MOBILENETV2_INIT)
 
 
 def _build_with_cfg(build: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
@@ -148,7 +158,7 @@ def _mobilenet_gcp(variant: str, pretrained: bool, **kwargs: Any) -> Any:
     model_args = {"block_args": decode_arch_def(_MOBILENETV2), "act_layer": nn.ReLU6, **kwargs}
     if model_args.pop("features_only", False) and "feature_cls" not in model_args:
         model = _build(
-            EfficientNetFeatures,
+            _build_mobilenet_features,
             variant,
             pretrained,
             pretrained_strict=False,

@@ -10,7 +10,9 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
+from .dispatch import check_choice
 from .functional import check_iteration_dtype, check_normalization, global_cov_pool
+from .initial_values import INIT_RULES, init_conv
 from .precision import widen
 from .product_form import compose
 from .upper_triangle import triangle_size
@@ -52,6 +54,7 @@ class GlobalCovPool2d(nn.Module):
         exponent: Exponent of `'power'`.
         eps: Regulariser of `'log'`.
         iteration_dtype: See `timm_gcp.functional.global_cov_pool`.
+        init: How the reduction starts: `'fan_out'`, `'fan_out_normal'` or `'torch'`, see `timm_gcp.initial_values`.
         device: Where to create the parameters.
         dtype: Their type.
 
@@ -76,10 +79,12 @@ class GlobalCovPool2d(nn.Module):
         exponent: float = 0.5,
         eps: float = 1e-3,
         iteration_dtype: str | None = None,
+        init: str = "fan_out",
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_choice("init", init, INIT_RULES)
         check_normalization(normalization, n_iter, exponent, eps)
         check_iteration_dtype(iteration_dtype, normalization)
         widths = reduction_widths(reduce_dim)
@@ -88,7 +93,7 @@ class GlobalCovPool2d(nn.Module):
         chans = in_chans
         for width in widths:
             conv = nn.Conv2d(chans, width, 1, bias=False, **factory)
-            nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+            init_conv(conv, init)
             parts = OrderedDict(conv=conv, bn=nn.BatchNorm2d(width, **factory), act=act_layer(inplace=True))
             steps.append(nn.Sequential(parts))
             chans = width
