@@ -23,7 +23,7 @@ mypy timm_gcp
 
 # timm's tests are in its source distribution. GITHUB_ACTIONS=true is what timm's own CI sets: without it two of its
 # tests try to download weights.
-TIMM_TESTS_DIR="$(python tests/timm_sdist.py)"
+TIMM_TESTS_DIR="$(python tests/helpers/timm_sdist.py)"
 export TIMM_TESTS_DIR
 GITHUB_ACTIONS=true python -m pytest -q -n "$WORKERS" -p timm_gcp -p no:cacheprovider \
     -c /dev/null --rootdir "$TIMM_TESTS_DIR" --confcutdir "$TIMM_TESTS_DIR" "$TIMM_TESTS_DIR/test_models.py" \
