@@ -10,6 +10,7 @@ import types
 
 import pytest
 import timm.scheduler
+import timm.utils
 import torch
 from timm.scheduler import create_scheduler_v2, scheduler_factory
 
@@ -96,6 +97,18 @@ def test_keys_that_the_training_script_does_not_read_are_named(monkeypatch):
 def test_a_misspelt_schedule_of_ours_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"Unknown schedule 'gcp_resnet_norn'.*gcp_resnet_norm.*gcp_poly"):
         create_scheduler_v2(make_optimizer(), sched="gcp_resnet_norn", num_epochs=3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
+def test_train_py_takes_the_cpu_where_there_is_no_cuda(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "-c", "recipe.yaml"])
+    args = argparse.Namespace(device="cuda")
+    with pytest.warns(UserWarning, match="torch sees no CUDA device: training on the CPU"):
+        device = timm.utils.init_distributed_device(args)
+    assert device == torch.device("cpu") and args.device == "cpu"
+    monkeypatch.setattr(sys, "argv", ["train.py", "--device", "cuda"])
+    with pytest.raises(AssertionError, match="CUDA is not available"):  # asked for: timm's own refusal
+        timm.utils.init_distributed_device(argparse.Namespace(device="cuda"))
 
 
 SCRIPT = """

@@ -6,6 +6,10 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
+from platform import python_version
+
+from timm_gcp import __version__
 
 # subcommand -> (module, one-line help). A command module has two functions:
 # `add_arguments(parser)` declares its options, `main(args)` runs it and returns the exit status.
@@ -28,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `timm-gcp COMMAND ...`; `argv` defaults to the process's own arguments. Returns the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="timm-gcp", description="Global covariance pooling for timm.")
+    parser.add_argument("--version", action="version", version=_version())
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = argv[0] if argv else ""
     run = None
@@ -47,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, FileNotFoundError, ImportError, RuntimeError) as error:
         print(f"timm-gcp {chosen}: error: {error}", file=sys.stderr)
         return 1
+
+
+def _version() -> str:
+    """Our version, and those of what does the work, as a bug report needs them."""
+    return f"timm-gcp {__version__} (timm {version('timm')}, torch {version('torch')}, Python {python_version()})"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Importing this module teaches timm's train.py our schedules and models: `device_modules: [timm_gcp.train_hook]`.
 
 train.py imports the modules that `--device-modules` names before it builds anything, but has bound timm's scheduler
-factory by then. `install` therefore puts the extended factory wherever the original is bound.
+factory by then. `install` therefore puts the extended factory wherever the original is bound. train.py also takes
+`cuda` unless told otherwise: where there is none, and none was asked for, it gets the CPU.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import timm.utils
+import torch
 from timm.scheduler import scheduler_factory
 
 import timm_gcp  # noqa: F401  (registers the models)
@@ -41,6 +44,8 @@ def install() -> None:
         if isinstance(names, dict) and names.get(_NAME) is original:
             names[_NAME] = extended
             _warn_of_unread_keys(names)
+    if not hasattr(timm.utils.init_distributed_device, _MARK):
+        timm.utils.init_distributed_device = _or_cpu(timm.utils.init_distributed_device)
 
 
 def _warn_of_unread_keys(names: dict[str, Any]) -> None:
@@ -54,6 +59,21 @@ def _warn_of_unread_keys(names: dict[str, Any]) -> None:
         unread = sorted(set(parser._defaults) - known)
         if unread:
             warnings.warn(f"{names.get('__name__')} has no option for {', '.join(unread)} of the recipe.", stacklevel=3)
+
+
+def _or_cpu(original: Callable[[Any], torch.device]) -> Callable[[Any], torch.device]:
+    """The function by which train.py makes its device; the default, `cuda`, becomes `cpu` where there is no CUDA."""
+
+    @functools.wraps(original)
+    def init_distributed_device(args: Any) -> torch.device:
+        asked = any(word.split("=")[0] == "--device" for word in sys.argv)
+        if getattr(args, "device", None) == "cuda" and not asked and not torch.cuda.is_available():
+            warnings.warn("torch sees no CUDA device: training on the CPU.", stacklevel=2)
+            args.device = "cpu"
+        return original(args)
+
+    setattr(init_distributed_device, _MARK, original)
+    return init_distributed_device
 
 
 def _extend(original: Callable[..., Any]) -> Callable[..., Any]:
