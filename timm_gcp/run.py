@@ -1,4 +1,4 @@
-"""`python -m timm_gcp.run SCRIPT [argument ...]`: run a script of timm's repository with our models and schedules known.
+"""`python -m timm_gcp.run SCRIPT [argument ...]`: run a script of timm's repository over our models and schedules.
 
 timm's validate.py, inference.py, benchmark.py and the others import timm alone, so that `--model resnet50_gcp` is
 unknown to them. Here the models are registered first; the script then runs unchanged, as the main program.

@@ -304,7 +304,7 @@ def test_fashion_mnist_is_one_tenth_of_the_paper(rate, epochs):
 
 
 def test_finetuning_slows_the_backbone_down():
-    args = namespace("finetune", num_classes=3)
+    args = namespace("finetune", model="resnet18_gcp", num_classes=3)
     model = small_model(args)
     optimizer = create_optimizer_v2(model, **optimizer_kwargs(cfg=args), **args.opt_kwargs)
     create(optimizer, "gcp_exp:rate=0.9", num_epochs=3)

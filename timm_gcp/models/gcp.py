@@ -25,6 +25,7 @@ from timm.models.efficientnet import EfficientNet, EfficientNetFeatures
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import nn
 
+from timm_gcp.common.data_config import for_channels
 from timm_gcp.common.messages import check_choice
 from timm_gcp.models.head import swap_pooling
 from timm_gcp.models.initial_values import init_model
@@ -127,7 +128,15 @@ def _build_mobilenet_features(**kwargs: Any) -> nn.Module:
 def _build_with_cfg(build: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
     settings = _take_batch_norm(kwargs)
     model = build_model_with_cfg(build, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **kwargs)
-    return _set_batch_norm(model, settings)
+    return _describe_input(_set_batch_norm(model, settings), kwargs.get("in_chans"))
+
+
+def _describe_input(model: Any, in_chans: int | None) -> Any:
+    """Let the model's configuration tell the channels that it takes, where its weights were trained on others."""
+    cfg = getattr(model, "pretrained_cfg", None)
+    if in_chans and isinstance(cfg, dict) and cfg.get("input_size") and cfg["input_size"][0] != in_chans:
+        cfg.update(for_channels({key: cfg[key] for key in ("input_size", "mean", "std")}, in_chans))
+    return model
 
 
 def _build(model_cls: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timm.data import FastCollateMixup, Mixup, create_dataset, create_loader
+from timm.data import FastCollateMixup, Mixup, create_dataset, create_loader, resolve_data_config
 from timm.loss import LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
 from timm.models import create_model
 from torch import nn
+
+from timm_gcp.common.data_config import for_channels
 
 _logger = logging.getLogger(__name__)
 
@@ -65,6 +67,26 @@ def build_model(args: argparse.Namespace, device: torch.device) -> Any:
         model.set_grad_checkpointing(enable=True)
     model.to(device=device)
     return model.to(memory_format=torch.channels_last) if args.channels_last else model
+
+
+def resolve_data(args: argparse.Namespace, model: Any) -> dict[str, Any]:
+    """timm's data configuration of a run: the recipe's keys, else what the model's weights were trained with."""
+    config = resolve_data_config(vars(args), model=model)
+    given = args.input_size[0] if args.input_size else args.in_chans
+    return for_channels(config, given or getattr(model, "in_chans", None) or config["input_size"][0])
+
+
+def trained_size(args: argparse.Namespace, model: Any) -> tuple[int, int] | None:
+    """Height and width of the images that the run's initial weights were trained on, None for random weights."""
+    cfg = getattr(model, "pretrained_cfg", None) or {}
+    size = cfg.get("input_size") if args.pretrained else None
+    return (int(size[1]), int(size[2])) if size else None
+
+
+def images_in(loader: Any) -> int:
+    """Images behind a loader: of its data set, or of the tensor that it holds."""
+    held = getattr(loader, "dataset", None)
+    return len(held if held is not None else loader.images)
 
 
 def mixup_active(args: argparse.Namespace) -> bool:

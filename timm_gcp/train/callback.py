@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
 from torch import Tensor, nn
+
+from timm_gcp.train.progress import Progress, Start
 
 
 class Callback:
@@ -16,6 +19,12 @@ class Callback:
     """
 
     every: int = 1
+
+    def on_start(self, start: Start) -> None:
+        """Called once everything is built, before the first update."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """Called after the first update of an epoch, every `log_interval` updates, and after the last."""
 
     def on_update(self, step: int, model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:
         """Called before update `step` (counted from 0 over the run).
@@ -32,15 +41,31 @@ class Callback:
 
 
 class PrintEpochs(Callback):
-    """Prints one line per epoch, after `prefix`."""
+    """Prints what the run is, its progress inside an epoch, and one line per epoch, each after `prefix`.
+
+    Progress is printed where standard error is no terminal; there a bar shows it.
+    """
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
+        self.hidden = {"epoch"}
         self.started = time.perf_counter()
+
+    def on_start(self, start: Start) -> None:
+        """Print model, input, data and plan; top-5 of five classes or fewer, always 100 %, is not printed afterwards."""
+        if start.num_classes <= 5:
+            self.hidden.add("eval_top5")
+        for line in start.describe().splitlines():
+            print(f"{self.prefix}{line}", flush=True)
+
+    def on_progress(self, progress: Progress) -> None:
+        """Print a line, unless a bar is drawn."""
+        if not sys.stderr.isatty():
+            print(f"{self.prefix}{progress.describe()}", flush=True)
 
     def on_epoch_end(self, epoch: int, epochs: int, row: dict[str, float], folder: Path) -> None:
         """Print the epoch's row of `summary.csv` and the seconds it took."""
         now = time.perf_counter()
-        values = ", ".join(f"{name} {value:.4g}" for name, value in row.items() if name != "epoch")
+        values = ", ".join(f"{name} {value:.4g}" for name, value in row.items() if name not in self.hidden)
         print(f"{self.prefix}epoch {epoch + 1}/{epochs}: {values}, {now - self.started:.1f} s", flush=True)
         self.started = now

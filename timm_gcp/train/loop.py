@@ -17,6 +17,9 @@ from tqdm import tqdm
 
 from timm_gcp.train.build import Loaders
 from timm_gcp.train.callback import Callback
+from timm_gcp.train.progress import Progress
+
+_REFRESH = 0.5  # seconds between two readings of the loss for the progress bar
 
 
 @dataclass
@@ -41,6 +44,11 @@ def updates_in(loaders: Loaders, args: argparse.Namespace) -> int:
     return math.ceil(len(loaders.train) / args.grad_accum_steps)
 
 
+def mean_rate(optimizer: torch.optim.Optimizer) -> float:
+    """Learning rate, averaged over the parameter groups as train.py reports it."""
+    return sum(group["lr"] for group in optimizer.param_groups) / len(optimizer.param_groups)
+
+
 def train_one_epoch(
     epoch: int,
     task: Any,
@@ -51,8 +59,9 @@ def train_one_epoch(
     precision: Precision,
     scheduler: Any = None,
     callbacks: Sequence[Callback] = (),
+    epochs: int | None = None,
 ) -> float:
-    """Train for one epoch and return the mean training loss.
+    """Train for one epoch, of `epochs` in all, and return the mean training loss.
 
     Raises:
         RuntimeError: The loss is no longer finite.
@@ -66,10 +75,12 @@ def train_one_epoch(
     model.train()
     batches, accumulate = len(loaders.train), args.grad_accum_steps
     remainder = batches % accumulate  # the last update of an epoch may have fewer batches
-    step = epoch * updates_in(loaders, args)
+    updates = updates_in(loaders, args)
+    first = step = epoch * updates
     loss_sum, images_seen = torch.zeros((), dtype=torch.float64, device=device), 0
-    started = time.perf_counter()
-    bar = tqdm(loaders.train, desc=f"epoch {epoch + 1}", total=batches, leave=False, disable=None)
+    started = shown = time.perf_counter()
+    of = f"/{epochs}" if epochs else ""
+    bar = tqdm(loaders.train, desc=f"epoch {epoch + 1}{of}", total=batches, leave=False, disable=None)
     optimizer.zero_grad()
     for index, (images, target) in enumerate(bar):
         divisor = accumulate if index < batches - remainder else remainder
@@ -93,16 +104,24 @@ def train_one_epoch(
         optimizer.zero_grad()
         step += 1
         task.update_ema(step=step)
-        if index % args.log_interval == 0 or index == batches - 1:
-            mean = loss_sum.item() / images_seen
+        made, now = step - first, time.perf_counter()
+        report = (made - 1) % args.log_interval == 0 or index == batches - 1
+        if report or (not bar.disable and now - shown > _REFRESH):
+            mean, lr = loss_sum.item() / images_seen, mean_rate(optimizer)
             if not math.isfinite(mean):
                 raise RuntimeError(
                     f"the training loss became {loss.item()} in epoch {epoch}, by update {step} "
-                    f"(rate {optimizer.param_groups[0]['lr']:.3g}): lower --lr, add --clip-grad, or use "
+                    f"(rate {lr:.3g}): lower --lr, add --clip-grad, or use "
                     "--amp-dtype bfloat16 in place of float16."
                 )
-            rate = images_seen / (time.perf_counter() - started)
-            bar.set_postfix_str(f"loss {mean:.3f}, {rate:.0f} images/s", refresh=False)
+            rate, shown = images_seen / (now - started), now
+            bar.set_postfix_str(f"loss {mean:.3f}, rate {lr:.3g}, {rate:.0f} images/s", refresh=False)
+            if report:
+                left = (updates - made) * (now - started) / made
+                last = loss.item() * divisor
+                progress = Progress(epoch, epochs or epoch + 1, made - 1, updates, last, mean, lr, rate, left)
+                for callback in callbacks:
+                    callback.on_progress(progress)
         if scheduler is not None:
             scheduler.step_update(num_updates=step)
     if hasattr(optimizer, "sync_lookahead"):

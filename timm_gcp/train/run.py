@@ -19,9 +19,20 @@ import yaml
 
 from timm_gcp.common.device import pick_device
 from timm_gcp.common.files import write_text
-from timm_gcp.train.build import Loaders, build_criterion, build_loaders, build_model, build_scheduler, resolve_rate
+from timm_gcp.train.build import (
+    Loaders,
+    build_criterion,
+    build_loaders,
+    build_model,
+    build_scheduler,
+    images_in,
+    resolve_data,
+    resolve_rate,
+    trained_size,
+)
 from timm_gcp.train.callback import Callback
-from timm_gcp.train.loop import Precision, make_precision, train_one_epoch, updates_in
+from timm_gcp.train.loop import Precision, make_precision, mean_rate, train_one_epoch, updates_in
+from timm_gcp.train.progress import Start
 from timm_gcp.train.summary import Summary
 
 LoaderFactory = Callable[[argparse.Namespace, dict[str, Any], torch.device], Loaders]
@@ -59,7 +70,6 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
         FileNotFoundError: The checkpoint to resume is missing.
         RuntimeError: The loss is no longer finite.
     """
-    from timm.data import resolve_data_config
     from timm.models import safe_model_name
     from timm.optim import create_optimizer_v2, optimizer_kwargs
     from timm.utils import random_seed
@@ -74,7 +84,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
 
     random_seed(args.seed, 0)
     model = build_model(args, device)
-    data_config = resolve_data_config(vars(args), model=model)
+    data_config = resolve_data(args, model)
     made = loaders(args, data_config, device)
     args.lr = resolve_rate(args)
     task = make_task(model, build_criterion(args).to(device), device)
@@ -113,14 +123,32 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     summary = Summary(folder / "summary.csv", start)
 
     run = Run(folder, model)
+    facts = Start(
+        model=args.model,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_classes=int(args.num_classes),
+        data_config=data_config,
+        weights_size=trained_size(args, model),
+        train_images=images_in(made.train),
+        val_images=None if made.val is None else images_in(made.val),
+        batch_size=args.batch_size,
+        updates=updates,
+        first_epoch=start,
+        epochs=epochs,
+        lr=args.lr,
+        device=str(device),
+        resumed=str(args.resume or ""),
+    )
+    for callback in callbacks:
+        callback.on_start(facts)
     for epoch in range(start, epochs):
         _set_epoch(made.train, epoch)
-        loss = train_one_epoch(epoch, task, made, optimizer, args, device, precision, scheduler, callbacks)
+        loss = train_one_epoch(epoch, task, made, optimizer, args, device, precision, scheduler, callbacks, epochs)
         validated = (epoch + 1) % args.val_interval == 0 or epoch + 1 == epochs
         score = None
         if validated:
             row = {"epoch": epoch, "train_loss": loss, **_validate(task, made, args, device, precision)}
-            row["lr"] = sum(group["lr"] for group in optimizer.param_groups) / len(optimizer.param_groups)
+            row["lr"] = mean_rate(optimizer)
             summary.write(row)
             run.rows.append(row)
             score = row["train_loss" if made.val is None else f"eval_{metric}"]

@@ -48,7 +48,7 @@ def run_recipe(bench: Bench, recipe: str) -> str:
     environment = {}
     if recipe == "finetune":
         weights = bench.weight_folder("resnet18_gcp", num_classes=7)
-        extra = ["--pretrained-path", str(weights / "model.safetensors")]
+        extra = ["--model", "resnet18_gcp", "--pretrained-path", str(weights / "model.safetensors")]
     elif recipe.startswith("distill"):
         teacher = bench.weight_folder("resnet50_gcp", num_classes=4)
         extra = ["--kd-model-name", f"local-dir:{teacher}"]
