@@ -59,20 +59,45 @@ def test_gap_twins_of_appendix_v(name, older):
     assert cost.twin(f"{name}_gcp") == cost.twin(f"{name}_gcp_d128") == name
 
 
-def test_times_are_per_image(monkeypatch):
-    ticks = iter([0, 9, 10, 19, 20, 24, 30, 36, 40, 48])  # two of warm-up, then 4, 6 and 8 s
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: next(ticks))
-    assert cost.seconds_per_image(lambda: None, batch_size=3, repeats=3, device=torch.device("cpu")) == 2
+class Clock:
+    """Stands still but for the seconds that each step takes."""
+
+    def __init__(self, *durations: float) -> None:
+        self.now, self.durations = 0.0, list(durations)
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def step(self) -> None:
+        self.now += self.durations.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("durations", "seconds", "wanted"),
+    [
+        ((9, 9, 4, 6, 8), 1e9, (2, 4 / 3, 8 / 3, 3)),  # two of warm-up
+        ((9, 9, 3, 6, 8), 22, (1.5, 1, 2, 2)),  # the third is not begun
+        ((9, 6), 5, (2, 2, 2, 1)),  # one of warm-up, one timed
+    ],
+)
+def test_times_are_per_image_and_bounded(durations, seconds, wanted, monkeypatch):
+    clock = Clock(*durations)
+    monkeypatch.setattr(cost.time, "perf_counter", clock.perf_counter)
+    timing = cost.time_steps(clock.step, 3, 3, torch.device("cpu"), seconds)
+    assert (timing.median, timing.fastest, timing.slowest, timing.steps) == pytest.approx(wanted)
+    if seconds == 1e9:
+        assert str(timing) == "2000.00 (1333.33 to 2666.67)"
 
 
 def test_command(capsys):
     options = ["cost", "--model", "shufflenet_v2_x1_0_gcp", "--img-size", "64", "--batch-size", "2", "--repeats", "1"]
     assert cli.main([*options, "--device", "cpu", "--model-kwargs", "reduce_dim=32"]) == 0
-    out = capsys.readouterr().out
-    assert "{'reduce_dim': 32}" in out
+    out, progress = capsys.readouterr()
+    assert "{'reduce_dim': 32}" in out and "median of 1 steps, fastest and slowest" in out
+    assert progress.splitlines() == ["1/2 shufflenet_v2_x1_0", "2/2 shufflenet_v2_x1_0_gcp"]
     rows = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| shuffle")]
     assert [row[0].strip() for row in rows] == ["shufflenet_v2_x1_0", "shufflenet_v2_x1_0_gcp"]
-    assert all(float(cell) > 0 for row in rows for cell in row[1:])
+    assert all(float(cell.split()[0]) > 0 for row in rows for cell in row[1:])
     assert cli.main([*options, "--device", "cpu", "--no-time", "--json"]) == 0
     gap, gcp = json.loads(capsys.readouterr().out)
     assert gap["inference"] is None and gcp["parameters"] > gap["parameters"]
@@ -91,6 +116,7 @@ def test_command_without_arguments_is_appendix_v(capsys):
         (["--model", "no_gcp_net"], "'no_gcp_net' is no GCP model"),
         (["--img-size", "0"], "--img-size must be at least 1, got 0"),
         (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
+        (["--seconds", "0"], "--seconds must be above 0, got 0"),
         (["--repeats", "-1"], "--repeats must be at least 1, got -1"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from timm_gcp.commands.options import add_shared
 from timm_gcp.detection.inference import evaluate, predict
 
 
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measure.add_argument(
         "--bad-boxes", choices=("error", "drop"), default="error", help="what to do about boxes without area"
     )
-    measure.add_argument("--workers", type=int, default=4, help="processes that read images (default: 4)")
+    add_shared(measure, "workers", default=4, help="processes that read images (default: 4)")
     measure.add_argument("--output", help="folder for results.json and metrics.json")
 
     predict = actions.add_parser("predict", help="run a trained detector on images and draw what it finds")
@@ -39,11 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, help="a detector that `detect train` wrote")
-    parser.add_argument("--batch-size", type=_positive, default=8, help="images per batch (default: 8)")
+    add_shared(parser, "batch_size", type=_positive, default=8, help="images per batch (default: 8)")
     parser.add_argument("--device", help="device (cuda when there is one, when left out)")
     parser.add_argument("--amp", action="store_true", help="mixed precision")
     parser.add_argument("--amp-dtype", choices=("float16", "bfloat16"), help="lower precision")
-    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    add_shared(parser, "json", help="print the outcome as JSON")
 
 
 def _positive(text: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from timm_gcp.commands.options import add_shared
 from timm_gcp.landscape.plot import plot_landscape
 from timm_gcp.landscape.probe import BATCH_NORM_MODES, equal_steps, largest_stable_step, probe
 from timm_gcp.landscape.records import (
@@ -47,13 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     at = actions.add_parser("probe", help="probe saved checkpoints, or a model as it is", conflict_handler="resolve")
     add_model_arguments(at)
     at.add_argument("--checkpoint", nargs="+", default=[], metavar="FILE", help="one run's checkpoints, in order")
-    at.add_argument("--pretrained", action="store_true", help="probe the pretrained weights")
+    add_shared(at, "pretrained", help="probe the pretrained weights")
     at.add_argument("--data-dir", required=True, metavar="DIR", help="folder of the data set")
     at.add_argument(
         "--dataset", default="", metavar="NAME", help="type/name of the data set; empty for an image folder"
     )
     at.add_argument("--split", default="train", metavar="NAME", help="split to take the batch from (train)")
-    at.add_argument("--batch-size", type=int, default=128, metavar="N", help="images of the batch (128)")
+    add_shared(at, "batch_size", default=128, help="images of the batch (128)")
     at.add_argument("--seed", type=int, default=42, metavar="N", help="which images make the batch (42)")
     at.add_argument("--lr", type=float, metavar="RATE", help="initial learning rate, the smallest step size")
     at.add_argument("--output", required=True, metavar="FILE", help="CSV with a row per checkpoint")

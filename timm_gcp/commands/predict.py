@@ -1,36 +1,49 @@
-"""`timm-gcp predict IMAGE…`: the five likeliest classes of each image, as a table or JSON."""
+"""`timm-gcp predict IMAGE…`: the likeliest classes of each image, as a table, JSON, CSV or written on the images."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from tqdm import tqdm
 
+from timm_gcp.commands.options import add_shared, check_at_least, check_weights
+from timm_gcp.common.files import write_text
+from timm_gcp.inference.annotate import annotate, annotated_names
 from timm_gcp.inference.images import find_images
 from timm_gcp.inference.model import add_model_arguments, load_model
-from timm_gcp.inference.predict import format_table, predict
+from timm_gcp.inference.predict import as_csv, format_table, predict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `timm-gcp predict`."""
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image file, folder or glob pattern")
     add_model_arguments(parser)
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per forward pass")
-    parser.add_argument("--topk", type=int, default=5, metavar="K", help="classes per image")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    add_shared(parser, "pretrained", help="the model's pretrained weights; taken where no checkpoint is given")
+    add_shared(parser, "batch_size", default=32)
+    parser.add_argument("--topk", type=int, default=5, metavar="K", help="classes per image, if the model has as many")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the classes to this table, a line for each")
+    parser.add_argument("--annotate", type=Path, metavar="DIR", help="write a copy of each image with its classes here")
+    add_shared(parser, "json", help="print JSON in place of the table")
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the likeliest classes; status 1 if an image could not be read."""
-    for name in ("batch_size", "topk"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}.")
+    check_at_least(args, 1, "batch_size", "topk")
+    check_weights(args)
     images = find_images(args.images)
     loaded = load_model(args, pretrained=True)
     bar = tqdm(predict(loaded, images, args.batch_size, args.topk), total=len(images), leave=False, disable=None)
     results = list(bar)
+    if args.csv:
+        write_text(args.csv, as_csv(results))
+    if args.annotate:
+        targets = annotated_names(images, args.annotate)
+        for path, found in results:
+            if not isinstance(found, str):
+                annotate(path, found, targets[path])
     if args.json:
         entries = [
             {"image": str(path), "error": found} if isinstance(found, str) else {"image": str(path), "top": found}

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from timm_gcp.commands.options import add_shared
 from timm_gcp.inference.model import add_model_arguments
 from timm_gcp.robustness.corruptions import ALL_CORRUPTIONS, SEVERITIES
 from timm_gcp.robustness.perturbations import DIFFICULTIES
@@ -57,7 +58,7 @@ def _add_common(parser: argparse.ArgumentParser, data_help: str) -> None:
         help="timm models (local-dir:PATH too), or torchvision:NAME; each image is decoded once for all",
     )
     parser.add_argument("--checkpoint", nargs="+", metavar="FILE", help="one weight file per model")
-    parser.add_argument("--pretrained", action="store_true", help="load the models' pretrained weights")
+    add_shared(parser, "pretrained", help="load the models' pretrained weights")
     parser.add_argument("--label", nargs="+", metavar="TEXT", help="name of each model in tables and files")
 
     data = parser.add_argument_group("data")
@@ -70,11 +71,11 @@ def _add_common(parser: argparse.ArgumentParser, data_help: str) -> None:
     data.add_argument("--seed", type=int, default=0, metavar="N", help="seed of what is made on the fly")
 
     running = parser.add_argument_group("run")
-    running.add_argument("--batch-size", type=int, default=64, metavar="N", help="images (frames) per forward pass")
-    running.add_argument("--workers", type=int, default=2, metavar="N", help="processes that decode and corrupt")
+    add_shared(running, "batch_size", default=64, help="images (frames) per forward pass")
+    add_shared(running, "workers", help="processes that decode and corrupt")
     running.add_argument("--partial", action="store_true", help="accept missing parts; the score has another name then")
     running.add_argument("--restart", action="store_true", help="forget results of an earlier run")
     running.add_argument(
         "--output", type=Path, default=Path("output/robustness"), metavar="DIR", help="folder of results"
     )
-    running.add_argument("--json", action="store_true", help="print JSON in place of the tables")
+    add_shared(running, "json")

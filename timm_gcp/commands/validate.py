@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from timm_gcp.commands.options import add_shared, check_at_least, check_weights
 from timm_gcp.common.files import write_text
 from timm_gcp.inference.evaluate import class_table, confusion_matrix, per_class, validate
 from timm_gcp.inference.model import add_model_arguments, load_model
@@ -22,24 +23,25 @@ from timm_gcp.plots.confusion import draw_confusion
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `timm-gcp validate`."""
     add_model_arguments(parser)
-    parser.add_argument("--pretrained", action="store_true", help="load the model's pretrained weights")
+    add_shared(parser, "pretrained")
     parser.add_argument("--data-dir", required=True, metavar="DIR", help="folder of the data set")
     parser.add_argument(
         "--dataset", metavar="NAME", help="torch/fashion_mnist and the like; an image folder if left out"
     )
     parser.add_argument("--val-split", default="validation", metavar="NAME", help="split to evaluate on")
-    parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="images per forward pass")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that load images")
+    add_shared(parser, "batch_size", default=128)
+    add_shared(parser, "workers")
     parser.add_argument("--output", metavar="DIR", help="write validate.json, per_class.csv and confusion.png here")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the tables")
+    add_shared(parser, "json")
 
 
 def main(args: argparse.Namespace) -> int:
     """Evaluate and report."""
     if not (args.pretrained or args.checkpoint or str(args.model or "").startswith(("local-dir:", "hf-hub:"))):
         raise ValueError("untrained weights would be validated: add --pretrained or --checkpoint FILE.")
-    if args.batch_size < 1:
-        raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}.")
+    check_at_least(args, 1, "batch_size")
+    check_at_least(args, 0, "workers")
+    check_weights(args)
     loaded = load_model(args, pretrained=True)
     dataset = args.dataset if args.dataset is not None else _dataset_of(args)
     started = time.perf_counter()
@@ -62,8 +64,9 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**report, "per_class": rows}, indent=2))
         return 0
+    top5 = f"top-5 {report['top5']:.2f}%, " if count > 5 else ""  # of five classes or fewer it says nothing
     print(
-        f"{loaded.name}: top-1 {report['top1']:.2f}%, top-5 {report['top5']:.2f}%, loss {report['loss']:.4f} on "
+        f"{loaded.name}: top-1 {report['top1']:.2f}%, {top5}loss {report['loss']:.4f} on "
         f"{report['images']} images ({report['images'] / seconds:.0f} images/s)"
     )
     print(class_table(rows))

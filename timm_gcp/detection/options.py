@@ -38,6 +38,12 @@ class Option:
         """Spelling on the command line."""
         return "--" + self.name.replace("_", "-")
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """All spellings: the short ones are those of the other commands."""
+        short = {"batch_size": "-b", "workers": "-j"}.get(self.name)
+        return (short, self.flag) if short else (self.flag,)
+
 
 _OPTIONS = (
     # data
@@ -98,11 +104,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         text = option.help if option.default is None else f"{option.help} (default: {option.default})"
         if option.type is bool:
             parser.add_argument(
-                option.flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text
+                *option.flags, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text
             )
         else:
             parser.add_argument(
-                option.flag, type=option.type, default=argparse.SUPPRESS, help=text,
+                *option.flags, type=option.type, default=argparse.SUPPRESS, help=text,
                 choices=option.choices, nargs="+" if option.many else None,
             )  # fmt: skip
 

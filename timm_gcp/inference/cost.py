@@ -6,6 +6,7 @@ Multiply-adds are those of torch's own flop counter: convolutions and matrix pro
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -31,14 +32,35 @@ PAPER_KWARGS = {"reduce_dim": (256, 128)}
 
 
 @dataclass(frozen=True)
+class Timing:
+    """Seconds per image of a step, over the steps timed.
+
+    Attributes:
+        median: Median.
+        fastest: Least.
+        slowest: Most.
+        steps: How many steps were timed.
+    """
+
+    median: float
+    fastest: float
+    slowest: float
+    steps: int
+
+    def __str__(self) -> str:
+        """Median and range in ms per image."""
+        return f"{1000 * self.median:.2f} ({1000 * self.fastest:.2f} to {1000 * self.slowest:.2f})"
+
+
+@dataclass(frozen=True)
 class Cost:
-    """Cost of one model: parameters, multiply-adds per image, median seconds per image."""
+    """Cost of one model: parameters, multiply-adds per image, time per image (None where not timed)."""
 
     model: str
     parameters: int
     macs: int
-    inference: float | None
-    training: float | None
+    inference: Timing | None
+    training: Timing | None
 
 
 def twin(name: str) -> str:
@@ -61,17 +83,31 @@ def count_macs(model: nn.Module, size: tuple[int, int, int]) -> int:
     return counter.get_total_flops() // 2
 
 
-def seconds_per_image(step: Callable[[], Any], batch_size: int, repeats: int, device: torch.device) -> float:
-    """Median over `repeats` runs of `step` after two of warm-up."""
-    times = []
+def time_steps(
+    step: Callable[[], Any], batch_size: int, repeats: int, device: torch.device, seconds: float = math.inf
+) -> Timing:
+    """Time `repeats` runs of `step` after two of warm-up, or fewer once `seconds` have passed: one at least, after one.
+
+    Args:
+        step: What to time.
+        batch_size: Images that it takes.
+        repeats: Runs timed at most.
+        device: Where it runs.
+        seconds: No run is started after so many seconds, warm-up included.
+    """
+    times: list[float] = []
+    begun = time.perf_counter()
     for index in range(repeats + 2):
         started = time.perf_counter()
+        late = started - begun > seconds
+        if times and late:
+            break
         step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        if index >= 2:
-            times.append(time.perf_counter() - started)
-    return statistics.median(times) / batch_size
+        if index >= 2 or (index == 1 and late):
+            times.append((time.perf_counter() - started) / batch_size)
+    return Timing(statistics.median(times), min(times), max(times), len(times))
 
 
 def measure(
@@ -81,6 +117,7 @@ def measure(
     batch_size: int = 8,
     repeats: int = 5,
     timed: bool = True,
+    seconds: float = math.inf,
     **kwargs: Any,
 ) -> Cost:
     """Cost of a model with 3 input channels.
@@ -90,8 +127,9 @@ def measure(
         device: Where to time it.
         img_size: Height and width of the images in pixels.
         batch_size: Images per step.
-        repeats: Steps timed.
+        repeats: Steps timed, of inference and of training.
         timed: Time it at all.
+        seconds: Time for each of the two, see `time_steps`.
         **kwargs: Of the model.
     """
     import timm
@@ -115,9 +153,9 @@ def measure(
         model.zero_grad(set_to_none=True)
 
     model.eval()
-    inference = seconds_per_image(infer, batch_size, repeats, device)
+    inference = time_steps(infer, batch_size, repeats, device, seconds)
     model.train()
-    return Cost(name, parameters, macs, inference, seconds_per_image(update, batch_size, repeats, device))
+    return Cost(name, parameters, macs, inference, time_steps(update, batch_size, repeats, device, seconds))
 
 
 def check_pair(name: str) -> None:
@@ -135,7 +173,7 @@ def table(costs: Sequence[Cost], paper: bool = False) -> str:
     head += ["paper: parameters (M)", "paper: GFLOPs"] if paper else []
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for cost in costs:
-        times = ["-" if value is None else f"{1000 * value:.2f}" for value in (cost.inference, cost.training)]
+        times = ["-" if timing is None else str(timing) for timing in (cost.inference, cost.training)]
         row = [cost.model, f"{cost.parameters / 1e6:.2f}", f"{cost.macs / 1e9:.2f}", *times]
         if paper:
             row += [f"{value:.2f}" for value in PAPER[cost.model]]

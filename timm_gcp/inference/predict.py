@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,17 @@ def format_table(results: list[tuple[Path, list[dict[str, Any]]]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def as_csv(results: Sequence[tuple[Path, list[dict[str, Any]] | str]]) -> str:
+    """A line per image and class, likeliest first; a line with the error for an image that can't be read."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(("image", "rank", "class", "name", "probability", "error"))
+    for path, found in results:
+        if isinstance(found, str):
+            writer.writerow((path, "", "", "", "", found))
+            continue
+        for rank, entry in enumerate(found, start=1):
+            writer.writerow((path, rank, entry["class"], entry["name"], f"{entry['probability']:.6f}", ""))
+    return table.getvalue()

@@ -52,7 +52,7 @@ class PrintEpochs(Callback):
         self.started = time.perf_counter()
 
     def on_start(self, start: Start) -> None:
-        """Print model, input, data and plan; top-5 of five classes or fewer, always 100 %, is not printed afterwards."""
+        """Print model, input, data and plan; top-5 of five classes or fewer is not printed afterwards."""
         if start.num_classes <= 5:
             self.hidden.add("eval_top5")
         for line in start.describe().splitlines():
