@@ -10,6 +10,7 @@ import pytest
 
 from timm_gcp.commands import plot
 from timm_gcp.plots import style
+from timm_gcp.plots.convergence import draw_convergence
 from timm_gcp.plots.schedules import draw_schedules, parse_pairs
 from timm_gcp.schedules.curves import Polynomial
 from timm_gcp.train.curves import format_table, matching_epoch, read_runs, read_summary, table
@@ -70,6 +71,23 @@ def test_convergence_figure_and_table(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "| GAP | 5 | N/A | 64.00 | 74.00 | 65.00 |" in printed
     assert "| gcp | 4 | 3 | 70.00 (+6.00) | 80.00 | 70.00 |" in printed
+
+
+def test_matching_epochs_stand_in_the_legend(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("timm_gcp.plots.convergence.save", lambda figure, path: drawn.append(figure) or path)
+    tops = {"GAP": [40, 60], "GCP": [50, 70], "other": [10, 20]}
+    runs = read_runs([f"{name}={write_run(tmp_path / name, top1)}" for name, top1 in tops.items()])
+    draw_convergence(tmp_path / "c.png", runs, "GAP")
+    draw_convergence(tmp_path / "c.png", runs, title="Tiny ImageNet")
+    (axes,), (plain,) = drawn[0].axes, drawn[1].axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "GAP: 60.00",
+        "GCP: 70.00, matches at epoch 2",
+        "other: 20.00, does not match",
+    ]
+    assert not len(axes.texts) and axes.get_title() == "Top-1 per epoch: GAP, GCP, other"
+    assert plain.get_title() == "Tiny ImageNet"
 
 
 def test_table_as_json(tmp_path, capsys):

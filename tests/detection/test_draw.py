@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from timm_gcp.detection.draw import draw_detections, label_color, save_png, side_by_side
+from timm_gcp.detection.draw import draw_detections, label_area, label_color, save_png, side_by_side
 
 TARGET = {"boxes": torch.tensor([[10.0, 20.0, 40.0, 60.0], [5.0, 5.0, 9.0, 9.0]]), "labels": torch.tensor([1, 2])}
 
@@ -18,6 +18,20 @@ def test_boxes_are_drawn_in_the_colour_of_their_label():
     assert tuple(drawn[59, 25]) == label_color(1) and tuple(drawn[40, 10]) == label_color(1)
     assert not drawn[45:55, 15:35].any()  # the inside stays, below the name
     assert len({label_color(label) for label in range(81)}) == 81
+
+
+@pytest.mark.parametrize(
+    ("box", "taken", "wanted"),
+    [
+        ((20, 50, 60, 90), [], (20, 40, 50, 50)),  # above
+        ((20, 5, 60, 45), [], (20, 45, 50, 55)),  # no room above: below
+        ((90, 50, 99, 90), [], (70, 40, 100, 50)),  # moved into the image
+        ((0, 2, 99, 98), [], (0, 2, 30, 12)),  # room inside only
+        ((20, 50, 60, 80), [(0, 35, 25, 45)], (20, 80, 50, 90)),  # another label above
+    ],
+)
+def test_labels_stand_beside_their_box_and_each_other(box, taken, wanted):
+    assert label_area(box, 30, 10, (100, 100), taken) == wanted
 
 
 def test_detections_below_the_threshold_are_left_out():

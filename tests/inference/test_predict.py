@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,6 +127,25 @@ def test_json_agrees_with_the_model(checkpoint, capsys):
     for item in entry["top"]:
         assert item["probability"] == pytest.approx(expected[item["class"]].item(), abs=1e-4)
         assert item["name"] == FASHION_MNIST_CLASSES[item["class"]]
+
+
+def test_table_and_annotated_images(checkpoint, tmp_path, capsys):
+    (tmp_path / "bad.png").write_text("no image")
+    output = tmp_path / "out"
+    arguments = [str(SAMPLES / "bag_0018.png"), str(tmp_path / "bad.png"), "--topk", "20", "--device", "cpu"]
+    arguments += ["--csv", str(output / "t.csv"), "--annotate", str(output / "images")]
+    assert cli.main(["predict", *arguments, "--checkpoint", str(checkpoint)]) == 1
+    with (output / "t.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    good = [row for row in rows if row["image"].endswith("bag_0018.png")]
+    assert [row["rank"] for row in good] == [str(rank + 1) for rank in range(10)]  # ten classes, not twenty
+    assert sum(float(row["probability"]) for row in good) == pytest.approx(1, abs=1e-4)
+    assert {row["name"] for row in good} == set(FASHION_MNIST_CLASSES)
+    (bad,) = (row for row in rows if row not in good)
+    assert "can't be read" in bad["error"] and bad["class"] == ""
+    (image,) = (output / "images").rglob("*.png")
+    assert image.name == "bag_0018.png" and Image.open(image).height > 320 + 10 * 22
+    capsys.readouterr()
 
 
 def test_bad_image_among_good_ones(checkpoint, tmp_path, capsys):

@@ -19,6 +19,8 @@ MASK_ALPHA = 0.45
 FONT_SIZE = 14
 LINE_WIDTH = 2  # pixels
 
+Area = tuple[float, float, float, float]  # left, top, right, bottom
+
 
 def label_color(label: int) -> tuple[int, int, int]:
     """Red, green and blue, 0 to 255, of a label: bright, and far from those of its neighbours."""
@@ -68,19 +70,46 @@ def draw_detections(
         for i in kept
     ]
     picture = to_pil_image(pixels)
-    for box, text, color in zip((boxes[kept] * scale).tolist(), texts, colors, strict=True):
-        _draw_box(ImageDraw.Draw(picture), box, text, color)
+    draw = ImageDraw.Draw(picture)
+    scaled = (boxes[kept] * scale).tolist()
+    for (x1, y1, x2, y2), color in zip(scaled, colors, strict=True):
+        draw.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=color, width=LINE_WIDTH)
+    placed: list[Area] = []
+    font = ImageFont.load_default(max(FONT_SIZE, min(picture.size) // 36))
+    for box, text, color in zip(scaled, texts, colors, strict=True):  # after all frames, which would cross them
+        _, _, width, height = font.getbbox(text)
+        area = label_area(box, width + 2 * LINE_WIDTH, height + 2 * LINE_WIDTH, picture.size, placed)
+        placed.append(area)
+        draw.rectangle(area, fill=color)
+        ink = "black" if 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2] > 128 else "white"
+        draw.text((area[0] + LINE_WIDTH, area[1] + LINE_WIDTH // 2), text, fill=ink, font=font)
     return picture
 
 
-def _draw_box(draw: ImageDraw.ImageDraw, box: list[float], text: str, color: tuple[int, int, int]) -> None:
-    """A frame, and the text on a strip of its colour inside the top edge."""
-    font = ImageFont.load_default(FONT_SIZE)
-    x1, y1, x2, y2 = box
-    draw.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=color, width=LINE_WIDTH)
-    _, _, right, bottom = draw.textbbox((x1 + LINE_WIDTH, y1), text, font=font)
-    draw.rectangle((x1, y1, right + LINE_WIDTH, bottom + LINE_WIDTH), fill=color)
-    draw.text((x1 + LINE_WIDTH, y1), text, fill="black", font=font)
+def label_area(box: Sequence[float], width: float, height: float, size: tuple[int, int], taken: Sequence[Area]) -> Area:
+    """Where the label of a box goes: outside it, inside the image and beside other labels, if there is such a place.
+
+    Args:
+        box: Left, top, right and bottom in pixels.
+        width: Of the label.
+        height: Of the label.
+        size: Width and height of the image.
+        taken: Areas of the labels drawn already.
+
+    Returns:
+        Left, top, right and bottom: the first of above, below, and inside at the top and the bottom of the box that
+        meets no other label; above, or where that is outside the image inside, if all do.
+    """
+    x1, y1, _, y2 = box
+    left = max(0.0, min(x1, size[0] - width))
+    tops = [top for top in (y1 - height, y2, y1, y2 - height) if 0 <= top <= size[1] - height]
+    areas = [(left, top, left + width, top + height) for top in tops or [max(0.0, min(y1, size[1] - height))]]
+    free = [area for area in areas if not any(_meet(area, other) for other in taken)]
+    return (free or areas)[0]
+
+
+def _meet(a: Area, b: Area) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _enlarge(pixels: Tensor, scale: int) -> Tensor:

@@ -34,8 +34,9 @@ class Loaders:
 
 
 def build_model(args: argparse.Namespace, device: torch.device) -> Any:
-    """Create the model of a run on its device; sets `args.num_classes` where it was left out."""
+    """Create the model of a run on its device; sets `args.num_classes` and `args.in_chans` where they were left out."""
     in_chans = args.in_chans if args.in_chans is not None else args.input_size[0] if args.input_size else 3
+    args.in_chans = in_chans  # as the checkpoint is to say
     overlay: dict[str, Any] = {}
     if args.pretrained_path:  # num_classes=-1 makes timm adapt the classifier
         overlay["pretrained_cfg_overlay"] = {"file": args.pretrained_path, "num_classes": -1}
