@@ -7,6 +7,7 @@ import io
 import itertools
 import pickle
 import re
+import warnings
 
 import pytest
 import timm
@@ -386,3 +387,18 @@ def test_descriptions():
 def test_public_names():
     assert set(timm_gcp.__all__) >= {"GlobalCovPool2d", "functional", "swap_pooling", "models"}
     assert {name.split(".")[0] for name in timm_gcp.models.default_cfgs} == set(ALL)
+
+
+def test_other_pooling_is_said():
+    with pytest.warns(UserWarning, match=r"shufflenet_v2_x1_0_gcp with global_pool='avg' pools as timm does"):
+        model = timm.create_model("shufflenet_v2_x1_0_gcp", num_classes=2, global_pool="avg")
+    assert model.head_hidden_size == 1024
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        timm.create_model("shufflenet_v2_x1_0_gcp", num_classes=2, global_pool="gcp", reduce_dim=8)
+
+
+def test_configuration_tells_the_channels_of_the_model():
+    model = timm.create_model("shufflenet_v2_x1_0_gcp", in_chans=1, reduce_dim=8, num_classes=2)
+    assert model.pretrained_cfg["input_size"] == (1, 224, 224) and len(model.pretrained_cfg["mean"]) == 1
+    assert timm.create_model("shufflenet_v2_x1_0_gcp", reduce_dim=8).pretrained_cfg["input_size"] == (3, 224, 224)

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -137,3 +140,24 @@ def test_bundled_weights_become_tags(tmp_path: Path, monkeypatch: pytest.MonkeyP
         table.folder_cfg(tmp_path)
     monkeypatch.setattr(table, "BUNDLED", tmp_path / "none")
     assert table.bundled_names() == []
+
+
+def test_stored_weights_are_listed_as_pretrained(tmp_path: Path) -> None:
+    """In a fresh process: stored weights, of a new tag and of the default one, and a broken folder beside them."""
+    for name in ("resnet18_gcp.mine", "resnet34_gcp.norm_in1k", "resnet50_gcp.broken", "resnet50_gcp.half", "odd"):
+        folder = tmp_path / "weights" / name
+        folder.mkdir(parents=True)
+        config = {"architecture": name.split(".")[0], "num_classes": 7, "pretrained_cfg": {"num_classes": 7}}
+        (folder / "config.json").write_text("{" if "broken" in name else json.dumps(config))
+        if "half" not in name:
+            (folder / "model.safetensors").touch()
+    code = (
+        "import timm, timm_gcp; print(*timm.list_models('resnet*_gcp*', pretrained=True)); "
+        "print(*timm.list_pretrained('resnet*_gcp*')); print(timm.create_model('resnet18_gcp.mine').num_classes)"
+    )
+    environment = {**os.environ, "TIMM_GCP_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    models, pretrained, classes = done.stdout.splitlines()
+    assert models.split() == pretrained.split() == ["resnet18_gcp.mine", "resnet34_gcp.norm_in1k"]
+    assert classes == "7"

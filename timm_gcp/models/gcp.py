@@ -33,12 +33,13 @@ from timm_gcp.models.shufflenetv2 import ShuffleNetV2
 from timm_gcp.weights.catalog import default_cfgs as _default_cfgs
 from timm_gcp.weights.layouts import checkpoint_filter_fn
 from timm_gcp.weights.resolve import weight_source
+from timm_gcp.weights.store import stored_folders
 
 LAST_STAGES = ("stride1", "stride2", "maxpool")
 _BATCH_NORM = {"bn_momentum": "momentum", "bn_eps": "eps"}  # keyword: attribute of a layer
 _HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps", "iteration_dtype", "init")
 
-default_cfgs = _default_cfgs()
+default_cfgs = _default_cfgs(stored_folders())
 
 # MobileNetV2 of Sandler et al. 2018, Table 2: repeats, stride, expansion, channels.
 _MOBILENETV2 = [
@@ -151,6 +152,11 @@ def _create(build: Callable[..., nn.Module], variant: str, pretrained: bool, **k
         if kwargs.get("features_only"):  # a feature extractor has no head to build or to load
             kwargs.update(num_classes=0, global_pool="")
             head["reduce_dim"] = None
+        if kwargs.get("global_pool") not in (None, "", "gcp"):
+            warnings.warn(
+                f"{variant} with global_pool={kwargs['global_pool']!r} pools as timm does and has no covariance head.",
+                stacklevel=2,
+            )
         return _build_with_cfg(partial(build, head=head), variant, pretrained, **kwargs)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,21 +186,31 @@ def folder_cfg(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return {**known, "architecture": arch, "file": str(folder / "model.safetensors")}, model_args
 
 
-def default_cfgs() -> dict[str, DefaultCfg]:
+def default_cfgs(stored: Mapping[str, Path] | None = None) -> dict[str, DefaultCfg]:
     """timm's default cfgs of every architecture registered here: arch -> DefaultCfg with one cfg per tag.
 
-    `DEFAULT_TAG` comes first, which makes it the default. Bundled weights come with their file; the others have no
-    source of their own: `timm_gcp.weights.resolve` finds them when `pretrained=True` asks for them.
+    `DEFAULT_TAG` comes first, which makes it the default. Bundled and stored weights come with their file, so that
+    `timm.list_pretrained` names them; the others have no source of their own: `timm_gcp.weights.resolve` finds them
+    when `pretrained=True` asks for them.
+
+    Args:
+        stored: Weight folders of the local store, by `arch.tag`. One that can't be read is passed over: loading it
+            says what is wrong.
     """
     defaults = {}
+    folders = {**{name: BUNDLED / name for name in bundled_names()}, **(stored or {})}
     for arch in OURS:
         cfgs = {}
         for entry in (entry for entry in WEIGHTS.values() if entry.arch == arch):
             repo = hub_id(entry.name, HUB_ORG) if entry.name in ON_THE_HUB else None
             cfgs[entry.tag] = PretrainedCfg(**entry.pretrained_cfg(), hf_hub_id=repo)
-        for name in bundled_names():
+        for name, folder in folders.items():
             if name.startswith(f"{arch}."):
-                cfgs[name.removeprefix(f"{arch}.")] = PretrainedCfg(**folder_cfg(BUNDLED / name)[0])
+                try:
+                    cfgs[name.removeprefix(f"{arch}.")] = PretrainedCfg(**folder_cfg(folder)[0])
+                except (OSError, ValueError, KeyError, TypeError):
+                    if name not in (stored or {}):
+                        raise
         tags = sorted(cfgs, key=lambda tag: tag != DEFAULT_TAG)  # stable: the others keep the table's order
         defaults[arch] = DefaultCfg(deque(tags), cfgs, any(cfg.has_weights for cfg in cfgs.values()))
     return defaults

@@ -21,6 +21,7 @@ from timm_gcp.weights import catalog as table
 
 HOME_VARIABLE = "TIMM_GCP_HOME"
 WEIGHTS_FILE = "model.safetensors"
+_NAME = r"([A-Za-z0-9_]+)\.([A-Za-z0-9][A-Za-z0-9_.-]*)"
 _INCOMING = ".incoming-"
 _STALE = 24 * 3600  # seconds after which an unfinished folder belongs to a process that was killed
 
@@ -41,7 +42,7 @@ def check_name(name: str) -> tuple[str, str]:
     Raises:
         ValueError: If `name` is not of that form.
     """
-    found = re.fullmatch(r"([A-Za-z0-9_]+)\.([A-Za-z0-9][A-Za-z0-9_.-]*)", name)
+    found = re.fullmatch(_NAME, name)
     if found is None:
         raise ValueError(
             f"Weights are named ARCH.TAG, in letters, digits, `_`, `-` and `.`, such as resnet50_gcp.norm_in1k. "
@@ -59,6 +60,15 @@ def stored_folder(name: str) -> Path:
 def stored_names() -> list[str]:
     """Names in the local store."""
     return sorted(path.parent.name for path in (home() / "weights").glob("[!.]*/config.json"))
+
+
+def stored_folders() -> dict[str, Path]:
+    """Complete weight folders of the local store, by `arch.tag`; none where the store can't be looked at."""
+    try:
+        folders = {name: home() / "weights" / name for name in stored_names() if re.fullmatch(_NAME, name)}
+        return {name: folder for name, folder in folders.items() if (folder / WEIGHTS_FILE).is_file()}
+    except (OSError, RuntimeError):  # no permission, or no home folder
+        return {}
 
 
 def find(name: str) -> Path | None:
