@@ -53,19 +53,20 @@ def small_model(family: str) -> str:
 
 def try_family(family: str) -> Tried:
     """Swap the pooling of one model of a family and run it on one image of its own size."""
-    name = small_model(family)
+    name, stage = small_model(family), ""
     try:
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
             model: Any = timm.create_model(name, num_classes=CLASSES).eval()
             swapped = timm_gcp.swap_pooling(model)
+            stage = "swaps, but fails in forward: "
             size = swapped.pretrained_cfg["input_size"]
             shape = tuple(swapped(torch.zeros(1, *size)).shape)
         if shape != (1, CLASSES):
-            return Tried(family, name, None, f"the swapped model gives {shape}, not (1, {CLASSES})")
+            return Tried(family, name, None, f"swaps, but gives {shape}, not (1, {CLASSES})")
         return Tried(family, name, swapped.num_features, "")
     except Exception as error:  # whatever it is, it is this family's answer
-        return Tried(family, name, None, " ".join(str(error).split()) or type(error).__name__)
+        return Tried(family, name, None, stage + (" ".join(str(error).split()) or type(error).__name__))
 
 
 def reason(problem: str) -> str:
