@@ -51,7 +51,6 @@ def draw_schedules(output: Path, pairs: Sequence[str]) -> Path:
 
     Raises:
         ValueError: for a bad pair or file name.
-        ImportError: matplotlib is not installed.
     """
     shapes = parse_pairs(pairs)
     check_output(output)

@@ -15,7 +15,7 @@ from timm_gcp.common.files import copy, write_text
 from timm_gcp.plots.style import COLOURS, new_figure, plain, save
 from timm_gcp.train.curves import read_summary
 
-_RECORDS = ("summary.csv", "seconds.csv", "test.json", "args.yaml")
+_RECORDS = ("summary.csv", "seconds.csv", "test.json")
 
 
 @dataclass(frozen=True)
