@@ -30,6 +30,7 @@ COVERED_BY: dict[str, str] = {
     "detection/loop.py": "detection/test_run.py",
     "detection/weights.py": "detection/test_backbone.py",
     "functional.py": "functional/test_functional.py",
+    "inference/export_onnx.py": "commands/test_export.py",
     "inference/images.py": "inference/test_predict.py",
     "inference/model.py": "inference/test_evaluate.py",
     "landscape/plot.py": "landscape/test_landscape.py",
