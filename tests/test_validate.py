@@ -15,7 +15,7 @@ from timm_gcp import cli, train_setup
 from timm_gcp.evaluate import Evaluation, evaluate
 from timm_gcp.paired import Pair
 from timm_gcp.train import resolve_args, train
-from timm_gcp.validate import confusion_matrix, draw_confusion, per_class
+from timm_gcp.validate import compare, confusion_matrix, draw_confusion, per_class
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +101,23 @@ def test_command_agrees_with_training(trained, tmp_path, capsys):
     assert (tmp_path / "out" / "confusion.png").stat().st_size > 5000
     assert cli.main([*common, "--json", "--amp", "--amp-dtype", "bfloat16"]) == 0
     assert len(json.loads(capsys.readouterr().out)["per_class"]) == 2
+
+
+def evaluation(predictions: list[int], targets: list[int]) -> Evaluation:
+    return Evaluation(0.0, torch.tensor(predictions)[:, None], torch.tensor(targets))
+
+
+def test_discordant_images_by_hand():
+    targets = [0, 1, 2, 0, 1, 2]
+    first, second = [0, 1, 2, 1, 0, 2], [0, 0, 0, 0, 2, 2]  # right: 0 1 2 5, and 0 3 5
+    assert compare(evaluation(first, targets), evaluation(second, targets)) == Pair(2, 1)
+    assert compare(evaluation(second, targets), evaluation(first, targets)) == Pair(1, 2)
+
+
+@pytest.mark.parametrize("other", [[0, 1], [0, 1, 1]])
+def test_other_images_are_refused(other):
+    with pytest.raises(ValueError, match="saw different images"):
+        compare(evaluation([0, 1, 0], [0, 1, 0]), evaluation(other, other))
 
 
 def test_comparison_counts_what_each_alone_gets_right(trained, tmp_path, capsys):

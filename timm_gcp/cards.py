@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timm_gcp import pretrained as table
-from timm_gcp.bundled_weights import Bundled
+from timm_gcp.bundled_weights import PAIR, Bundled
+from timm_gcp.paired import Pair
 
 PAPER = "What Deep CNNs Benefit from Global Covariance Pooling: An Optimization Perspective (CVPR 2020)"
 PAPER_URL = "https://arxiv.org/abs/2003.11241"
@@ -88,6 +89,7 @@ def body(
         parts += [
             f"{level} Figures\n\n{_table([(MEASURED, shipped.top1, shipped.top5)])}",
             f"{level} Training\n\n{_training(shipped)}",
+            *([f"{level} Beside its twin\n\n{_beside_twin()}"] if name in (PAIR.first, PAIR.second) else []),
             f"{level} Limits\n\n{_OWN_LIMITS}",
         ]
         return "\n\n".join(parts) + "\n"
@@ -159,6 +161,16 @@ def _training(shipped: Bundled) -> str:
             f"`{shipped.sha256}`",
             f"- Licence: {shipped.licence}",
         ]
+    )
+
+
+def _beside_twin() -> str:
+    pair = Pair(PAIR.only_first, PAIR.only_second)
+    return (
+        f"`{PAIR.first}` and `{PAIR.second}` differ in more than the pooling: {PAIR.unequal}. Of 10,000 test images "
+        f"the first alone classifies {pair.only_first} correctly, the second alone {pair.only_second} (McNemar's exact "
+        f"test: p = {pair.p_value:.2g}; one training seed each). Counted by `timm-gcp validate --model {PAIR.first} "
+        f"--pretrained --compare {PAIR.second} --dataset torch/fashion_mnist --data-dir FMNIST`."
     )
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from timm_gcp.evaluate import Evaluation
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -33,22 +31,3 @@ class Pair:
             tail += ways
             ways = ways * (images - k) // (k + 1)
         return min(1.0, 2 * (tail / (1 << images)))
-
-
-def compare(first: Evaluation, second: Evaluation) -> Pair:
-    """Count the images on which the top-1 classes of two evaluations are not both right or both wrong.
-
-    Args:
-        first: Evaluation on N images.
-        second: Evaluation on the same N images, in the same order.
-
-    Raises:
-        ValueError: The two were not made on the same images in the same order.
-    """
-    if first.targets.shape != second.targets.shape or not first.targets.equal(second.targets):
-        raise ValueError(
-            f"the models saw different images ({len(first.targets)} and {len(second.targets)}, or another order): "
-            "evaluate both on one split of one data set."
-        )
-    right = [evaluation.predictions[:, 0] == evaluation.targets for evaluation in (first, second)]
-    return Pair(int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum()))

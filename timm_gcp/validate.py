@@ -17,7 +17,7 @@ from torch import Tensor
 from timm_gcp.evaluate import Evaluation, evaluate
 from timm_gcp.files import replacing, write_text
 from timm_gcp.loading import Loaded, add_model_arguments, load_model, load_weights
-from timm_gcp.paired import compare
+from timm_gcp.paired import Pair
 
 _SHOWN = 20  # classes in the printed table; the CSV has them all
 
@@ -83,6 +83,25 @@ def validate(
         **config,
     )
     return evaluate(loaded.model, loader, loaded.device, autocast=loaded.autocast)
+
+
+def compare(first: Evaluation, second: Evaluation) -> Pair:
+    """Count the images on which the top-1 classes of two evaluations are not both right or both wrong.
+
+    Args:
+        first: Evaluation on N images.
+        second: Evaluation on the same N images, in the same order.
+
+    Raises:
+        ValueError: The two were not made on the same images in the same order.
+    """
+    if first.targets.shape != second.targets.shape or not first.targets.equal(second.targets):
+        raise ValueError(
+            f"the models saw different images ({len(first.targets)} and {len(second.targets)}, or another order): "
+            "evaluate both on one split of one data set."
+        )
+    right = [evaluation.predictions[:, 0] == evaluation.targets for evaluation in (first, second)]
+    return Pair(int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum()))
 
 
 def draw_confusion(confusion: Tensor, names: Sequence[str], title: str, path: Path) -> None:
