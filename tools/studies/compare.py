@@ -1,0 +1,185 @@
+"""Train the runs of a study on any image folder and compare them on its test images.
+
+    python tools/studies/compare.py CONFIG --data-dir FOLDER
+    python tools/studies/compare.py CONFIG --data-dir FOLDER --jobs 2
+    python tools/studies/compare.py CONFIG --tables --docs docs/natural/imagenette
+
+CONFIG is a file of tools/studies/configs/. FOLDER has train/ and val/, a folder a class in each. A part of the training
+images is held out: accuracy per epoch and every choice are of these. A finished run sees the test images once; its
+answers are kept beside it, so that two runs can be compared image by image. Finished runs are skipped, stopped ones go
+on from their last epoch. On a CPU, two runs of one thread get more done than one of two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from compare_report import write_report
+from image_tensors import hold_out, packed
+from study_config import Cell, Entry, Study, read_study
+
+from timm_gcp.common.files import write_text
+from timm_gcp.inference.evaluate import evaluate
+from timm_gcp.train.callback import Callback, PrintEpochs
+from timm_gcp.train.checkpoint import load_checkpoint
+from timm_gcp.train.curves import read_summary
+from timm_gcp.train.in_memory import TensorData
+from timm_gcp.train.options import resolve_args
+from timm_gcp.train.run import train
+
+
+class WallTime(Callback):
+    """Keeps the seconds of every epoch in `seconds.csv`."""
+
+    def __init__(self) -> None:
+        self.started = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, epochs: int, row: dict[str, float], folder: Path) -> None:
+        """Append the epoch's seconds."""
+        now = time.perf_counter()
+        path = folder / "seconds.csv"
+        lines = path.read_text().splitlines() if path.is_file() else ["epoch,seconds"]
+        kept = [line for line in lines if not line[0].isdigit() or int(line.split(",")[0]) < epoch]
+        write_text(path, "\n".join([*kept, f"{epoch},{now - self.started:.1f}"]) + "\n")
+        self.started = now
+
+
+def finished(folder: Path, epochs: int) -> bool:
+    """Whether a run has all its epochs and has seen the test images."""
+    return (folder / "test.json").is_file() and len(read_summary(folder / "summary.csv", "").epochs) >= epochs
+
+
+def train_cell(cell: Cell, study: Study, data_dir: str, output: Path, test: bool) -> None:
+    """Train one run, going on from its last epoch, and show it the test images once."""
+    for module in study.modules:
+        importlib.import_module(module)
+    cache = output / "data"
+    images, targets = packed(data_dir, "train", study.pixels, cache)
+    kept, held = hold_out(targets, study.held_out)
+    data = TensorData((images[kept], targets[kept]), (images[held], targets[held]))
+    folder = output / cell.folder
+    last = folder / "last.pth.tar"
+    keys: dict[str, Any] = {
+        **cell.keys,
+        "seed": cell.seed,
+        "num_classes": int(targets.max()) + 1,
+        "data_dir": str(data_dir),
+        "output": str(output),
+        "experiment": cell.folder,
+        "checkpoint_hist": 1,
+        "resume": str(last) if last.is_file() else "",
+    }
+    args = resolve_args(cell.recipe, keys)
+    made = train(args, [WallTime(), PrintEpochs(f"{cell.folder}, ")], data.loaders)
+    if test:
+        _test(made.model, args, study, data_dir, cache, folder)
+
+
+def _test(model: Any, args: argparse.Namespace, study: Study, data_dir: str, cache: Path, folder: Path) -> None:
+    from timm.data import resolve_data_config
+
+    from timm_gcp.train.in_memory import TensorLoader
+
+    model.load_state_dict(load_checkpoint(folder / "last.pth.tar")["state_dict"])
+    images, targets = packed(data_dir, "val", study.pixels, cache)
+    config = resolve_data_config(vars(args), model=model)
+    result = evaluate(model, TensorLoader(images, targets, args, config, False), torch.device(args.device))
+    record = {**result.metrics, "predictions": result.predictions[:, 0].tolist(), "targets": result.targets.tolist()}
+    write_text(folder / "test.json", json.dumps(record) + "\n")
+
+
+def run_all(cells: list[Cell], study: Study, args: argparse.Namespace, test: bool) -> None:
+    """Train what is missing among `cells`, `--jobs` at a time, each in a process of its own."""
+    output = Path(args.output)
+    missing = [cell for cell in cells if not _done(output / cell.folder, cell, test)]
+    for split in ("train", "val"):
+        packed(args.data_dir, split, study.pixels, output / "data")
+    threads = max(1, torch.get_num_threads() // args.jobs)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(args.jobs, context, torch.set_num_threads, (threads,), max_tasks_per_child=1) as pool:
+        jobs = {pool.submit(train_cell, cell, study, args.data_dir, output, test): cell for cell in missing}
+        try:
+            for number, job in enumerate(as_completed(jobs), start=1):
+                job.result()
+                print(f"== {number}/{len(missing)} {jobs[job].folder} is complete", flush=True)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _done(folder: Path, cell: Cell, test: bool) -> bool:
+    if not (folder / "summary.csv").is_file():
+        return False
+    if test:
+        return finished(folder, cell.keys["epochs"])
+    return len(read_summary(folder / "summary.csv", "").epochs) >= cell.keys["epochs"]
+
+
+def choose(entry: Entry, output: Path) -> dict[str, Any]:
+    """The tuned keys of the trial that was best on the held-out images after its last epoch."""
+    trials = list(entry.trials()) if entry.tune else []
+    if not trials:
+        return {}
+    best = max(trials, key=lambda cell: read_summary(output / cell.folder / "summary.csv", "").top1[-1])
+    return {name: best.keys[name] for name in entry.tune if name != "epochs"}
+
+
+def main() -> int:
+    """Run what is missing, then write tables and figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config", metavar="CONFIG", help="study: a YAML file of tools/studies/configs/")
+    parser.add_argument("--data-dir", metavar="DIR", help="image folder with train/ and val/")
+    parser.add_argument("--output", metavar="DIR", help="folder of the runs; output/studies/ and the study's name")
+    parser.add_argument("--docs", metavar="DIR", help="folder of records, tables and figures; the runs' if left out")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time; they share the threads")
+    parser.add_argument("--runs", nargs="+", metavar="NAME", help="only these runs of the study")
+    parser.add_argument("--tables", action="store_true", help="train nothing, write tables from the records in --docs")
+    parser.add_argument("--list", action="store_true", help="train nothing, list the runs and which are complete")
+    args = parser.parse_args()
+    if args.jobs < 1:
+        parser.error(f"--jobs must be 1 or more, got {args.jobs}.")
+    try:
+        study = read_study(args.config)
+        unknown = [name for name in args.runs or () if name not in [entry.name for entry in study.entries]]
+        if unknown:
+            names = ", ".join(entry.name for entry in study.entries)
+            raise ValueError(f"no run {', '.join(unknown)} in {args.config}; it has {names}.")
+        args.output = args.output or f"output/studies/{Path(args.config).stem}"
+        entries = [entry for entry in study.entries if not args.runs or entry.name in args.runs]
+        return _run(study, entries, args, parser)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"compare.py: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(study: Study, entries: list[Entry], args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    output = Path(args.output)
+    docs = Path(args.docs) if args.docs else output
+    trials = [cell for entry in entries if entry.tune for cell in entry.trials()]
+    if args.list:
+        for cell in trials + [cell for entry in entries for cell in entry.cells({})]:
+            print(f"{'done' if _done(output / cell.folder, cell, '-tune-' not in cell.name) else '    '} {cell.folder}")
+        return 0
+    if not args.tables:
+        if not args.data_dir:
+            parser.error("--data-dir is needed to train.")
+        run_all(trials, study, args, test=False)
+        cells = [cell for entry in entries for cell in entry.cells(choose(entry, output))]
+        run_all(cells, study, args, test=True)
+    print(f"wrote {write_report(study, output, docs)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""Records, table and curves of a study, from the folders of its finished runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from study_config import Entry, Study
+
+from timm_gcp.common.files import copy, write_text
+from timm_gcp.common.paired import Pair
+from timm_gcp.plots.style import COLOURS, new_figure, plain, save
+from timm_gcp.train.curves import read_summary
+
+_RECORDS = ("summary.csv", "seconds.csv", "test.json", "args.yaml")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: held-out accuracy per epoch, seconds per epoch, and its answers on the test images."""
+
+    held_out: tuple[float, ...]
+    seconds: float
+    top1: float
+    loss: float
+    right: tuple[bool, ...]
+
+
+def keep_records(study: Study, output: Path, docs: Path) -> None:
+    """Copy the small files of every run, trials included, to `docs`."""
+    for entry in study.entries:
+        for cell in [*(entry.trials() if entry.tune else ()), *entry.cells({})]:
+            for name in _RECORDS:
+                source = output / cell.folder / name
+                if source.is_file():
+                    copy(source, docs / "runs" / cell.folder / name)
+
+
+def read_outcome(folder: Path) -> Outcome | None:
+    """A run's outcome; None if it has not finished."""
+    if not (folder / "test.json").is_file():
+        return None
+    curve = read_summary(folder / "summary.csv", folder.name)
+    with (folder / "seconds.csv").open(newline="") as file:
+        seconds = sorted(float(row["seconds"]) for row in csv.DictReader(file))
+    test = json.loads((folder / "test.json").read_text())
+    right = tuple(p == t for p, t in zip(test["predictions"], test["targets"], strict=True))
+    return Outcome(curve.top1, seconds[len(seconds) // 2], test["top1"], test["loss"], right)
+
+
+def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> tuple[int, int, float]:
+    """Exact McNemar test of two models on the same images.
+
+    Args:
+        first: Whether each image is right with the first model.
+        second: The same with the second.
+
+    Returns:
+        Images that only the first has right, images that only the second has right, and the two-sided p-value
+        (binomial, probability one half).
+    """
+    pair = Pair(
+        sum(a and not b for a, b in zip(first, second, strict=True)),
+        sum(b and not a for a, b in zip(first, second, strict=True)),
+    )
+    return pair.only_first, pair.only_second, pair.p_value
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean, and range over several seeds: `62.31 (61.90 to 62.70)`."""
+    mean = f"{sum(values) / len(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.2f} to {max(values):.2f})"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with its first column to the left and the others to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def outcomes(study: Study, docs: Path) -> dict[str, dict[int, Outcome]]:
+    """The finished runs by entry and seed."""
+    found: dict[str, dict[int, Outcome]] = {}
+    for entry in study.entries:
+        runs = {cell.seed: read_outcome(docs / "runs" / cell.folder) for cell in entry.cells({})}
+        found[entry.name] = {seed: run for seed, run in runs.items() if run is not None}
+    return found
+
+
+def results_table(study: Study, found: dict[str, dict[int, Outcome]]) -> str:
+    """Test accuracy, gain over the run it is set against with its paired test, matching epoch and seconds per epoch."""
+    rows = []
+    for entry in study.entries:
+        runs = found[entry.name]
+        if not runs:
+            continue
+        row = [entry.label, str(len(runs)), spread([run.top1 for run in runs.values()])]
+        row += [spread([run.loss for run in runs.values()])]
+        row += [f"{sum(run.held_out[-1] for run in runs.values()) / len(runs):.2f}", *_versus(entry, found)]
+        row += [f"{sum(run.seconds for run in runs.values()) / len(runs):.0f}"]
+        rows.append(row)
+    head = ["Run", "Seeds", "Test top-1", "Test loss", "Held-out top-1", "Gain", "Only it right : only the other, p"]
+    return markdown([*head, "Reaches the other's last held-out top-1 at epoch", "Seconds an epoch"], rows)
+
+
+def _versus(entry: Entry, found: dict[str, dict[int, Outcome]]) -> list[str]:
+    runs, others = found[entry.name], found.get(entry.against or "", {})
+    seeds = sorted(set(runs) & set(others))
+    if not seeds:
+        return ["", "", ""]
+    gains = [runs[seed].top1 - others[seed].top1 for seed in seeds]
+    tests = [mcnemar(runs[seed].right, others[seed].right) for seed in seeds]
+    paired = "; ".join(f"{ours} : {theirs}, {p:.2g}" for ours, theirs, p in tests)
+    reached = [_reached(runs[seed].held_out, others[seed].held_out[-1]) for seed in seeds]
+    return [_signed(gains), paired, ", ".join(reached)]
+
+
+def _reached(curve: Sequence[float], target: float) -> str:
+    return next((str(epoch + 1) for epoch, value in enumerate(curve) if value >= target), "never")
+
+
+def _signed(gains: Sequence[float]) -> str:
+    mean = f"{sum(gains) / len(gains):+.2f}"
+    return mean if len(gains) == 1 else f"{mean} ({min(gains):+.2f} to {max(gains):+.2f})"
+
+
+def epochs_table(found: dict[str, dict[int, Outcome]], study: Study) -> str:
+    """Held-out accuracy after every epoch, a row for each run."""
+    length = max((len(run.held_out) for runs in found.values() for run in runs.values()), default=0)
+    rows = []
+    for entry in study.entries:
+        for seed, run in sorted(found[entry.name].items()):
+            values = [f"{value:.1f}" for value in run.held_out]
+            rows.append([f"{entry.label}, seed {seed}", *values, *[""] * (length - len(values))])
+    return markdown(["Held-out top-1 after epoch", *(str(n + 1) for n in range(length))], rows)
+
+
+def tuning_table(study: Study, docs: Path) -> str:
+    """Held-out accuracy of every trial; empty if nothing was tuned."""
+    rows = []
+    for entry in study.entries:
+        for cell in entry.trials() if entry.tune else ():
+            path = docs / "runs" / cell.folder / "summary.csv"
+            if path.is_file():
+                values = ", ".join(f"{name} {cell.keys[name]:g}" for name in entry.tune if name != "epochs")
+                rows.append([entry.label, values, f"{read_summary(path, '').top1[-1]:.2f}"])
+    return markdown(["Run", "Trial", "Held-out top-1"], rows) if rows else ""
+
+
+def draw(study: Study, found: dict[str, dict[int, Outcome]], path: Path) -> Path:
+    """Held-out accuracy per epoch, mean over seeds with their range."""
+    figure = new_figure(7, 4)
+    axes = figure.subplots()
+    plain(axes)
+    for number, entry in enumerate(entry for entry in study.entries if found[entry.name]):
+        columns = list(zip(*(run.held_out for run in found[entry.name].values()), strict=False))
+        epochs = range(1, len(columns) + 1)
+        means = [sum(column) / len(column) for column in columns]
+        style = "--" if entry.against is None else "-"
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(epochs, means, style, color=colour, label=f"{entry.label} ({means[-1]:.1f})")
+        axes.fill_between(epochs, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15)
+    axes.set_title(study.title)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("held-out top-1 (%)")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(frameon=False, fontsize=8)
+    return save(figure, path)
+
+
+def write_report(study: Study, output: Path, docs: Path) -> Path:
+    """Copy the records, write `results.md` and `curves.png` to `docs`; returns the page's path.
+
+    Raises:
+        ValueError: No run has finished.
+    """
+    if output.is_dir():
+        keep_records(study, output, docs)
+    found = outcomes(study, docs)
+    if not any(found.values()):
+        raise ValueError(
+            f"no finished run in {str(docs / 'runs')!r}: train first, or give the records' folder as --docs."
+        )
+    draw(study, found, docs / "curves.png")
+    parts = [results_table(study, found), epochs_table(found, study), tuning_table(study, docs)]
+    write_text(docs / "results.md", f"# {study.title}\n\n" + "\n".join(part for part in parts if part))
+    return docs / "results.md"

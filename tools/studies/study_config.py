@@ -1,0 +1,127 @@
+"""What a study trains: a YAML file of runs, each a recipe with some keys changed, tuned on held-out images if asked.
+
+title: Imagenette
+data: {pixels: 128, held_out: 0.1}     # side of the stored images, share of the training images held out
+recipe: shufflenetv2_adju              # of every run, unless it names its own
+keys: {img_size: 96, epochs: 12}       # of every run
+seeds: [0]
+tune: {lr: [0.03, 0.06], epochs: 3}    # short trials; the best value of each key on the held-out images is taken
+runs:
+  shufflenet-gap: {keys: {model: shufflenet_v2_x1_0}}
+  shufflenet-gcp: {keys: {model: shufflenet_v2_x1_0_gcp}, against: shufflenet-gap}
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_TOP = ("title", "data", "recipe", "keys", "seeds", "tune", "runs", "modules")
+_RUN = ("recipe", "keys", "seeds", "tune", "against", "label")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run: its folder's name, its recipe and the keys in which it differs from that."""
+
+    name: str
+    recipe: str
+    keys: dict[str, Any] = field(hash=False)
+    seed: int = 0
+
+    @property
+    def folder(self) -> str:
+        """Name of the run's folder."""
+        return f"{self.name}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a study's table: a run over several seeds, tuned or not, and the run it is compared with."""
+
+    name: str
+    label: str
+    recipe: str
+    keys: dict[str, Any] = field(hash=False)
+    seeds: tuple[int, ...] = (0,)
+    tune: dict[str, Any] = field(default_factory=dict, hash=False)
+    against: str | None = None
+
+    def trials(self) -> Iterator[Cell]:
+        """The short runs that choose its tuned keys, at the first seed."""
+        names = [name for name in self.tune if name != "epochs"]
+        for values in itertools.product(*(self.tune[name] for name in names)):
+            chosen = dict(zip(names, values, strict=True))
+            title = "-".join(f"{name}{value:g}" for name, value in chosen.items())
+            keys = {**self.keys, **chosen, "epochs": self.tune.get("epochs", self.keys["epochs"])}
+            yield Cell(f"{self.name}-tune-{title}", self.recipe, keys, self.seeds[0])
+
+    def cells(self, chosen: dict[str, Any]) -> list[Cell]:
+        """Its full runs, one a seed, with the tuned keys' chosen values."""
+        return [Cell(self.name, self.recipe, {**self.keys, **chosen}, seed) for seed in self.seeds]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: title, how its images are stored, its entries, and modules to import before any model is built."""
+
+    title: str
+    pixels: int
+    held_out: float
+    entries: tuple[Entry, ...]
+    modules: tuple[str, ...] = ()
+
+    def entry(self, name: str) -> Entry:
+        """The entry of that name."""
+        return next(entry for entry in self.entries if entry.name == name)
+
+
+def read_study(path: str | Path) -> Study:
+    """Read a study's YAML file.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: Not a study: a key is unknown or missing, or a run names another that isn't there.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no study at {str(path)!r}: give one of tools/studies/configs/.")
+    text = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(text, dict) or not isinstance(text.get("runs"), dict) or not text["runs"]:
+        raise ValueError(f"{str(path)!r} is not a study: it needs `runs`, a name and keys for each.")
+    _known(path, text, _TOP)
+    data = text.get("data") or {}
+    pixels, held_out = data.get("pixels"), data.get("held_out", 0.1)
+    if not isinstance(pixels, int) or pixels < 1:
+        raise ValueError(f"{path}: data.pixels, the side of the stored images, must be at least 1, got {pixels!r}.")
+    if not 0 < held_out < 1:
+        raise ValueError(f"{path}: data.held_out must be a share between 0 and 1, got {held_out!r}.")
+    entries = tuple(_entry(path, text, name, run or {}) for name, run in text["runs"].items())
+    names = [entry.name for entry in entries]
+    for entry in entries:
+        if entry.against is not None and entry.against not in names:
+            raise ValueError(f"{path}: run {entry.name} is set against {entry.against!r}; runs are {', '.join(names)}.")
+    return Study(text.get("title", path.stem), pixels, held_out, entries, tuple(text.get("modules") or ()))
+
+
+def _known(path: Path, given: dict[str, Any], allowed: tuple[str, ...]) -> None:
+    unknown = [key for key in given if key not in allowed]
+    if unknown:
+        raise ValueError(f"{path}: unknown key {', '.join(map(str, unknown))}; known are {', '.join(allowed)}.")
+
+
+def _entry(path: Path, text: dict[str, Any], name: str, run: dict[str, Any]) -> Entry:
+    _known(path, run, _RUN)
+    keys = {**(text.get("keys") or {}), **(run.get("keys") or {})}
+    recipe = run.get("recipe", text.get("recipe"))
+    for key, value in (("recipe", recipe), ("keys.model", keys.get("model")), ("keys.epochs", keys.get("epochs"))):
+        if not value:
+            raise ValueError(f"{path}: run {name} has no {key}.")
+    seeds = tuple(run.get("seeds", text.get("seeds", (0,))))
+    tune = run.get("tune", text.get("tune")) or {}
+    return Entry(str(name), str(run.get("label", name)), recipe, keys, seeds, tune, run.get("against"))
