@@ -50,6 +50,10 @@ def test_schedule_panels_hold_the_curves(tmp_path, monkeypatch):
     assert panels[0].lines[0].get_ydata()[:2] == pytest.approx([0.1 * (50 / 49) ** 2, 0.1])
     fast, beyond = panels[1].lines[1:3]
     assert (fast.get_xdata()[-1], beyond.get_xdata()[-1], beyond.get_linestyle()) == (30, 52, ":")
+    printed, trained = panels[2].lines[2:]
+    assert (printed.get_label(), printed.get_linestyle()) == ("LR_adju as printed (150 epochs)", "--")
+    assert (trained.get_label(), trained.get_linestyle()) == ("LR_adju (150 epochs)", "-")
+    assert trained.get_ydata()[49] == pytest.approx(0.011)
 
 
 def test_pairs():
