@@ -27,11 +27,12 @@ MODELS = {
 }
 # From the bottom up: a module of the import path may import those of earlier lines and of its own only.
 LAYERS = [
-    ["common", "common.messages"],
+    ["common", "common.messages", "common.on_import"],
     [f"ops{name}" for name in ("", ".choice", ".centring", ".eigh", ".newton_schulz", ".precision", ".triangle")],
     ["ops.scalar_functions"],
     ["ops.products", "ops.spectral"],
     ["functional"],
+    ["models.initial_values"],
     ["models.pooling"],
     ["models.head", "models.shufflenetv2"],
     ["models.gcp"],
