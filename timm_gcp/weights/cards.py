@@ -135,10 +135,10 @@ def _usage(name: str) -> str:
         load = f'model = timm.create_model("{name}", pretrained=True).eval()'
         note = ""
     else:  # timm knows no such tag of its own model
-        folder = f'timm_gcp.weights.store.find("{name}")'
-        load = f'model = timm.create_model("local-dir:" + str({folder}), pretrained=True).eval()'
+        load = f'model = timm.create_model("local-dir:" + str(store.find("{name}")), pretrained=True).eval()'
         note = f"`{arch}` is timm's own model, so its weights are named by their folder.\n\n"
-    imports = "import timm\nimport timm_gcp" + ("  # registers the model" if arch in table.OURS else ".weights.store")
+    ours = "import timm_gcp  # registers the model" if arch in table.OURS else "from timm_gcp.weights import store"
+    imports = f"import timm\n{ours}"
     config = "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
     return f"{note}```python\n{imports}\n\n{load}\n{config}\n```"
 
