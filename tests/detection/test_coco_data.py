@@ -145,7 +145,7 @@ def test_files_that_are_not_what_they_say_are_named(drawn, tmp_path):
     with pytest.raises(ValueError, match=r"is 64×64 pixels, a\.json says 128×64"):
         dataset(drawn, tmp_path, lambda c: c["images"][0].update(width=128))[0]
     (tmp_path / "text.png").write_text("no picture")
-    with pytest.raises(ValueError, match="is no readable image"):
+    with pytest.raises(ValueError, match="can't be read as an image"):
         read_image(tmp_path / "text.png", 3)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from timm_gcp.common.files import write_text
+from timm_gcp.common.messages import counted
 from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
 from timm_gcp.inference.evaluate import class_table, confusion_matrix, per_class, validate
 from timm_gcp.inference.model import add_model_arguments, load_model
@@ -85,8 +86,8 @@ def main(args: argparse.Namespace) -> int:
         print(f"timm-gcp validate: {sentence}", file=sys.stderr)
     if evaluation.unreadable:
         print(
-            f"timm-gcp validate: {len(evaluation.unreadable)} images can't be read and are not counted: mend or remove "
-            "them, or accept that with --allow-unreadable.",
+            f"timm-gcp validate: {counted(len(evaluation.unreadable), 'image')} of {args.data_dir!r} can't be read and "
+            "didn't count: replace or remove such files, or accept them with --allow-unreadable.",
             file=sys.stderr,
         )
     status = 1 if evaluation.unreadable and not args.allow_unreadable else 0

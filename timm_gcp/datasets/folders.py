@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from timm_gcp.common.messages import did_you_mean, listed
+from timm_gcp.common.messages import counted, did_you_mean, listed
 from timm_gcp.datasets.class_map import check_fits, class_order
 
 TRAIN_NAMES = ("train", "training")  # folders that stand for one another, as in timm
@@ -109,7 +109,7 @@ def survey(root: Path) -> ClassFolders:
     skipped: Counter[str] = Counter()
     places: dict[str, str] = {}
     for folder, inner, names in os.walk(root, followlinks=True):
-        inner[:] = [name for name in inner if not name.startswith(".")]
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
         endings = {name: os.path.splitext(name)[1].lower() for name in names if not name.startswith(".")}
         images = [name for name, ending in endings.items() if ending in types]
         others = Counter(ending or "no ending" for ending in endings.values() if ending not in types)
@@ -145,8 +145,14 @@ def survey(root: Path) -> ClassFolders:
 
 def _stray(root: Path, images: int, folders: int) -> str:
     if not folders:
-        return f"{str(root)!r} is flat, {images} images and no class folders: put the images of each class in a folder."
-    return f"{images} images lie beside the {folders} folders of {str(root)!r} and belong to no class: move them."
+        held = counted(images, "image")
+        return (
+            f"{str(root)!r} is flat, {held} and no class folders: put the images of each class in a folder of its own."
+        )
+    return (
+        f"{str(root)!r} has {counted(images, 'image')} beside its {counted(folders, 'class folder')}, of no class: "
+        "move what lies there into a class folder or elsewhere."
+    )
 
 
 def _empty(root: Path, empty: Mapping[str, Counter[str]], classes: int, types: set[str]) -> str:
@@ -155,8 +161,8 @@ def _empty(root: Path, empty: Mapping[str, Counter[str]], classes: int, types: s
         files = ", ".join(f"{count} {ending}" for ending, count in sorted(empty[name].items()))
         told.append(f"{name!r} ({files or 'empty'})")
     return (
-        f"{len(empty)} class folders of {str(root)!r} have no images that are read ({', '.join(sorted(types))}), "
-        f"{classes} have: {listed(told, 5)}. Convert the files, or move the folders away."
+        f"{counted(len(empty), 'class folder')} in {str(root)!r} without images that are read "
+        f"({', '.join(sorted(types))}), {classes} with: {listed(told, 5)}. Convert the files, or move the folders away."
     )
 
 
@@ -201,12 +207,13 @@ def class_indices(
         parts = [f"the model's {listed(missing, 5)} missing or empty there"] if missing else []
         parts += [f"{listed(extra, 5)} unknown to the model"] if extra else []
         raise ValueError(
-            f"the {len(indices)} classes of {where} are not the model's {len(names)}: {'; '.join(parts)}. Give the "
+            f"the classes of {where} ({len(indices)}) are not the model's ({len(names)}): {'; '.join(parts)}. Give the "
             "folders' names in the model's order with --class-map FILE, or choose a model of these classes."
         )
     if len(indices) != num_classes:
         raise ValueError(
-            f"{where} has {len(indices)} class folders, the model {num_classes} classes: give the folders' names in "
+            f"{where} has {counted(len(indices), 'class folder')}, the model "
+            f"{counted(num_classes, 'class', 'classes')}: give the folders' names in "
             "the model's order with --class-map FILE, or a model with as many classes"
         )
     if names is not None:  # the model's order, whichever that is
@@ -224,15 +231,21 @@ def check_same_classes(train: ClassFolders, validation: ClassFolders, class_map:
         class_indices(found, class_map)
     if class_map is not None:
         return
-    missing = [f"{name} ({len(train.files[name])} training images)" for name in train.files if name not in
+    missing = [f"{name} ({counted(len(train.files[name]), 'training image')})" for name in train.files if name not in
                validation.files]  # fmt: skip
-    extra = [f"{name} ({len(validation.files[name])} images)" for name in validation.files if name not in train.files]
+    extra = [
+        f"{name} ({counted(len(validation.files[name]), 'image')})"
+        for name in validation.files
+        if name not in train.files
+    ]
     if missing or extra:
         parts = [f"without {listed(missing, 5)}"] if missing else []
-        parts += [f"with {listed(extra, 5)}, which training has not"] if extra else []
+        parts += [f"with {listed(extra, 5)}, which training lacks"] if extra else []
+        names = " and ".join(parts)
         raise ValueError(
-            f"{str(train.root)!r} has {len(train.files)} classes, {str(validation.root)!r} {len(validation.files)}, "
-            f"{' and '.join(parts)}: give both the same class folders, or name all classes with --class-map FILE."
+            f"{str(train.root)!r} has {counted(len(train.files), 'class', 'classes')}, "
+            f"{str(validation.root)!r} {len(validation.files)}, {names}: give both the same class folders, or name all "
+            "classes with --class-map FILE."
         )
 
 

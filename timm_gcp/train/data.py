@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from timm_gcp.common.messages import counted
 from timm_gcp.datasets.class_map import read_class_map
 from timm_gcp.datasets.folders import check_same_classes, class_indices, split_folder, survey
 from timm_gcp.inference.classes import check_num_classes
@@ -40,8 +41,8 @@ def check_data(args: argparse.Namespace) -> None:
         args.num_classes = count
     elif args.num_classes < count:
         raise ValueError(
-            f"--num-classes {args.num_classes}, but the training data have {count} classes: leave it out, or give "
-            f"{count} or more."
+            f"--num-classes {args.num_classes}, but the training data have {counted(count, 'class', 'classes')}: leave "
+            f"it out, or give {count} or more."
         )
     elif args.num_classes > count:
         _logger.warning(
