@@ -42,6 +42,8 @@ def test_unreadable_images(data, tmp_path, caplog):
     assert [(np.asarray(image).mean(), target) for image, target in trained] == [(9, 0)] * 3
     assert caplog.text.count("The next image takes its place in training") == 3
     trained._max_retries = 1
+    with pytest.raises(IndexError, match="image 3 of 3"):
+        trained[3]
     with pytest.raises(RuntimeError, match=r"1 images in a row can't be read, the first .*a/1\.png'"):
         trained[0]
 

@@ -85,6 +85,8 @@ class ImageData(ImageDataset):
         return str(self.reader.filename(index, absolute=True))
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
+        if index >= len(self):  # ends a plain loop over the data
+            raise IndexError(f"image {index} of {len(self)}")
         for step in range(self._max_retries):
             try:
                 image, target = self._open((index + step) % len(self))
