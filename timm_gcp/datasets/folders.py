@@ -96,6 +96,7 @@ def survey(root: Path) -> ClassFolders:
 
     Raises:
         FileNotFoundError: No such folder.
+        OSError: A folder that can't be listed.
         ValueError: Images beside the class folders, a class folder without images that are read, a name of a class
             in two places, or no images at all; names folders and counts files.
     """
@@ -108,7 +109,7 @@ def survey(root: Path) -> ClassFolders:
     empty: dict[str, Counter[str]] = {}
     skipped: Counter[str] = Counter()
     places: dict[str, str] = {}
-    for folder, inner, names in os.walk(root, followlinks=True):
+    for folder, inner, names in os.walk(root, followlinks=True, onerror=_stop):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         endings = {name: os.path.splitext(name)[1].lower() for name in names if not name.startswith(".")}
         images = [name for name, ending in endings.items() if ending in types]
@@ -141,6 +142,11 @@ def survey(root: Path) -> ClassFolders:
             "%r: %s not read (only %s are): convert them to use them.", str(root), told, ", ".join(sorted(types))
         )
     return ClassFolders(root, {name: found[name] for name in class_order(found)})
+
+
+def _stop(error: OSError) -> None:
+    """A folder that can't be listed is not an empty one."""
+    raise error
 
 
 def _stray(root: Path, images: int, folders: int) -> str:

@@ -97,8 +97,8 @@ def evaluate(
         loss_sum += loss.double().cpu() * len(target)
         predictions.append(logits.float().topk(min(5, logits.shape[1]), dim=1).indices.cpu())
         targets.append(target.cpu())
-    data = getattr(loader, "dataset", None)
-    unreadable = tuple(data.why_unreadable(index) for index in unread) if unread and data is not None else ()
+    why = getattr(getattr(loader, "dataset", None), "why_unreadable", "image {} can't be read".format)
+    unreadable = tuple(map(why, unread))
     if unreadable and not targets:
         raise ValueError(f"none of {len(unreadable)} images can be read, the first: {unreadable[0]}")
     if not targets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import logging
 import struct
@@ -79,13 +80,14 @@ def open_image(
         raise ValueError(f"images have 1 or 3 channels, the model takes {channels}.")
     name = name or str(source)
     try:
-        image: Any = source if isinstance(source, Image.Image) else Image.open(source)
-        image.load()
+        with contextlib.nullcontext(source) if isinstance(source, Image.Image) else Image.open(source) as opened:
+            opened.load()
+            image: Any = opened
+            turn = _orientation(image)
     except UnidentifiedImageError as error:
         raise ValueError(f"{name!r} can't be read as an image: no format that Pillow knows.") from error
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, Image.DecompressionBombError) as error:
         raise ValueError(f"{name!r} can't be read as an image: {error}") from error
-    turn = _orientation(image)
     if turn != 1 and not (turn in _QUARTER_TURNS and image.size == size and image.width != image.height):
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):

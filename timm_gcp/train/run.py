@@ -74,10 +74,10 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     _import_modules(args)
     device = pick_device(args.device)
     args.device = str(device)
-    text = yaml.safe_dump(vars(args), default_flow_style=False)
-
     if loaders is build_loaders:
         check_data(args)
+    text = yaml.safe_dump(vars(args), default_flow_style=False)
+
     random_seed(args.seed, 0)
     model = build_model(args, device)
     data_config = resolve_data_config(vars(args), model=model)
