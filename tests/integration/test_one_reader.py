@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from toy_images import TINY
 
 import timm_gcp  # noqa: F401 - registers the models
 from timm_gcp import cli
+from timm_gcp.inference import model as loading
 
+PLACES = ("commands.validate", "commands.predict", "robustness.inference")
 SIDE = 32
 COUNT = 12  # classes: enough that text order and natural order differ
 
@@ -70,17 +74,14 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def by_corner(monkeypatch):
     """Every command's model is `Corner`, with the data configuration of the checkpoint."""
-    from dataclasses import replace
-
-    from timm_gcp.inference import model as loading
-
+    modules = [import_module(f"timm_gcp.{place}") for place in PLACES]  # all imported before any is changed
     real = loading.load_model
 
     def load(args, pretrained):
         return replace(real(args, pretrained), model=Corner().eval(), label_names=None)
 
-    for place in ("inference.model", "commands.validate", "commands.predict", "robustness.inference"):
-        monkeypatch.setattr(f"timm_gcp.{place}.load_model", load)
+    for module in modules:
+        monkeypatch.setattr(module, "load_model", load)
 
 
 def common(checkpoint):
