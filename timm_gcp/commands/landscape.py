@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from timm_gcp.inference.image_data import UNREADABLE, open_data
 from timm_gcp.landscape.plot import plot_landscape
 from timm_gcp.landscape.probe import BATCH_NORM_MODES, equal_steps, largest_stable_step, probe
 from timm_gcp.landscape.records import (
@@ -166,6 +165,8 @@ def _batch(args: argparse.Namespace, loaded: Any) -> tuple[Any, Any]:
     """The same images for every checkpoint and every model: drawn by seed, pre-processed as in validation."""
     import torch
     from timm.data import create_transform
+
+    from timm_gcp.inference.image_data import UNREADABLE, open_data
 
     if not Path(args.data_dir).is_dir():
         raise FileNotFoundError(f"no folder {args.data_dir!r}: give the data set's folder with --data-dir.")
