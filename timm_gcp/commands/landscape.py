@@ -164,13 +164,14 @@ def _probe(args: argparse.Namespace) -> int:
 def _batch(args: argparse.Namespace, loaded: Any) -> tuple[Any, Any]:
     """The same images for every checkpoint and every model: drawn by seed, pre-processed as in validation."""
     import torch
-    from timm.data import create_dataset, create_transform
+    from timm.data import create_transform
+
+    from timm_gcp.inference.image_data import UNREADABLE, open_data
 
     if not Path(args.data_dir).is_dir():
         raise FileNotFoundError(f"no folder {args.data_dir!r}: give the data set's folder with --data-dir.")
     config = loaded.data_config
-    mode = "RGB" if config["input_size"][0] == 3 else "L"
-    dataset = create_dataset(args.dataset, root=args.data_dir, split=args.split, input_img_mode=mode)
+    dataset = open_data(args.dataset, args.data_dir, args.split, config["input_size"][0], option="--split")
     dataset.transform = create_transform(**config, is_training=False)
     count = min(args.images or args.batch_size, len(dataset))
     if count < 1:
@@ -179,6 +180,9 @@ def _batch(args: argparse.Namespace, loaded: Any) -> tuple[Any, Any]:
         )
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))[:count]
     samples = [dataset[index] for index in order.tolist()]
+    unread = [index for index, (_, target) in zip(order.tolist(), samples, strict=True) if target == UNREADABLE]
+    if unread:
+        raise ValueError(f"{dataset.why_unreadable(unread[0])} Remove the file, or draw others with --seed.")
     images = torch.stack([image for image, _ in samples]).to(loaded.device)
     return images, torch.tensor([int(target) for _, target in samples], device=loaded.device)
 

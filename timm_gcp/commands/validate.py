@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,13 @@ from typing import Any
 from torch import Tensor
 
 from timm_gcp.common.files import write_text
+from timm_gcp.common.messages import counted
+from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
 from timm_gcp.inference.evaluate import class_table, compare, confusion_matrix, per_class, validate
 from timm_gcp.inference.model import Loaded, add_model_arguments, load_model, load_weights
 from timm_gcp.plots.confusion import draw_confusion
+
+SHOWN = 20  # unreadable images named one by one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="second model, by name (its pretrained weights) or training checkpoint: also print how many images each "
         "of the two alone classifies correctly, and the p of McNemar's exact test",
     )
+    parser.add_argument("--class-map", metavar="FILE", help="names of the class folders in the model's order")
+    parser.add_argument(
+        "--allow-unreadable", action="store_true", help="status 0 although images could not be read (and don't count)"
+    )
     parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="images per forward pass")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that load images")
     parser.add_argument("--output", metavar="DIR", help="write validate.json, per_class.csv and confusion.png here")
@@ -46,14 +55,27 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError("untrained weights would be validated: add --pretrained or --checkpoint FILE.")
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}.")
+    check_num_classes(args.num_classes)
     loaded = load_model(args, pretrained=True)
+    check_classifier(loaded, args.checkpoint)
     other = _load_other(args, loaded) if args.compare else None
     dataset = args.dataset if args.dataset is not None else _dataset_of(args)
     started = time.perf_counter()
-    evaluation = validate(loaded, args.data_dir, dataset, args.val_split, args.batch_size, args.workers)
+    evaluation = validate(
+        loaded,
+        args.data_dir,
+        dataset,
+        args.val_split,
+        args.batch_size,
+        args.workers,
+        args.class_map,
+        own_names(loaded, args.checkpoint),
+    )
     seconds = time.perf_counter() - started
     count = int(loaded.model.num_classes)
-    names = loaded.label_names or tuple(f"class {index}" for index in range(count))
+    names = (
+        loaded.label_names or _names(evaluation.class_names, count) or tuple(f"class {index}" for index in range(count))
+    )
     confusion = confusion_matrix(evaluation, count)
     rows = per_class(confusion, names)
     report = {
@@ -61,11 +83,12 @@ def main(args: argparse.Namespace) -> int:
         "checkpoint": args.checkpoint,
         "dataset": dataset,
         "images": len(evaluation.targets),
+        "unreadable": len(evaluation.unreadable),
         **evaluation.metrics,
         "input_size": list(loaded.data_config["input_size"]),
     }
     if other is not None:
-        second = validate(other, args.data_dir, dataset, args.val_split, args.batch_size, args.workers)
+        second = validate(other, args.data_dir, dataset, args.val_split, args.batch_size, args.workers, args.class_map)
         pair = compare(evaluation, second)
         report["compare"] = {
             "model": args.compare,
@@ -76,9 +99,18 @@ def main(args: argparse.Namespace) -> int:
         }
     if args.output:
         _write(Path(args.output), report, rows, confusion, names)
+    for sentence in evaluation.unreadable[:SHOWN]:
+        print(f"timm-gcp validate: {sentence}", file=sys.stderr)
+    if evaluation.unreadable:
+        print(
+            f"timm-gcp validate: {counted(len(evaluation.unreadable), 'image')} of {args.data_dir!r} can't be read and "
+            "didn't count: replace or remove such files, or accept them with --allow-unreadable.",
+            file=sys.stderr,
+        )
+    status = 1 if evaluation.unreadable and not args.allow_unreadable else 0
     if args.json:
         print(json.dumps({**report, "per_class": rows}, indent=2))
-        return 0
+        return status
     print(
         f"{loaded.name}: top-1 {report['top1']:.2f}%, top-5 {report['top5']:.2f}%, loss {report['loss']:.4f} on "
         f"{report['images']} images ({report['images'] / seconds:.0f} images/s)"
@@ -93,7 +125,12 @@ def main(args: argparse.Namespace) -> int:
     print(class_table(rows))
     if args.output:
         print(f"wrote validate.json, per_class.csv and confusion.png to {args.output}")
-    return 0
+    return status
+
+
+def _names(names: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
+    """Names of the data set's classes where there is one for each of the model's."""
+    return names if names is not None and len(names) == count else None
 
 
 def _load_other(args: argparse.Namespace, first: Loaded) -> Loaded:

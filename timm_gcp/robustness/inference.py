@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from timm_gcp.common.device import pick_device
+from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
 from timm_gcp.inference.model import Loaded, load_model
 
 TORCHVISION = "torchvision:"  # prefix of models that timm lacks, such as the benchmark's baseline AlexNet
@@ -23,10 +24,11 @@ class Classifier:
     Args:
         label: name in tables and files.
         loaded: the model, its device and its data configuration.
+        names: class names by index that its weights carry, if any.
     """
 
-    def __init__(self, label: str, loaded: Loaded) -> None:
-        self.label = label
+    def __init__(self, label: str, loaded: Loaded, names: tuple[str, ...] | None = None) -> None:
+        self.label, self.names = label, names
         self.loaded = loaded
         config = loaded.data_config
         self.in_chans = int(config["input_size"][0])
@@ -74,6 +76,7 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
     Raises:
         ValueError: if the lists don't fit together, labels repeat, or weights are missing.
     """
+    check_num_classes(args.num_classes)
     names: list[str] = args.model
     checkpoints: list[str | None] = list(args.checkpoint or [None] * len(names))
     if len(checkpoints) != len(names):
@@ -92,8 +95,12 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
     classifiers = []
     for name, checkpoint, label in zip(names, checkpoints, labels, strict=True):
         one = argparse.Namespace(**{**vars(args), "model": name, "checkpoint": checkpoint})
-        loaded = _load_torchvision(one) if name.startswith(TORCHVISION) else load_model(one, args.pretrained)
-        classifiers.append(Classifier(label, loaded))
+        if name.startswith(TORCHVISION):
+            loaded = _load_torchvision(one)
+        else:
+            loaded = load_model(one, args.pretrained)
+            check_classifier(loaded, checkpoint)
+        classifiers.append(Classifier(label, loaded, own_names(loaded, checkpoint)))
     return classifiers
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,8 +22,11 @@ from timm_gcp.common.device import pick_device
 from timm_gcp.common.files import write_text
 from timm_gcp.train.build import Loaders, build_criterion, build_loaders, build_model, build_scheduler, resolve_rate
 from timm_gcp.train.callback import Callback
+from timm_gcp.train.data import check_data
 from timm_gcp.train.loop import Precision, make_precision, train_one_epoch, updates_in
 from timm_gcp.train.summary import Summary
+
+_logger = logging.getLogger(__name__)
 
 LoaderFactory = Callable[[argparse.Namespace, dict[str, Any], torch.device], Loaders]
 
@@ -70,6 +74,8 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     _import_modules(args)
     device = pick_device(args.device)
     args.device = str(device)
+    if loaders is build_loaders:
+        check_data(args)
     text = yaml.safe_dump(vars(args), default_flow_style=False)
 
     random_seed(args.seed, 0)
@@ -161,4 +167,9 @@ def _validate(
         return {}
     model = task.get_eval_model(ema=True) if args.model_ema else task.get_eval_model()
     result = evaluate(model, loaders.val, device, channels_last=args.channels_last, autocast=precision.autocast)
+    if result.unreadable:
+        _logger.warning(
+            "%d validation images can't be read and are not counted, the first: %s",
+            len(result.unreadable), result.unreadable[0],
+        )  # fmt: skip
     return {f"eval_{name}": value for name, value in result.metrics.items()}
