@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, got {args.batch_size}.")
     loaded = load_model(args, pretrained=True)
-    dataset = args.dataset if args.dataset is not None else _dataset_of(args)
+    dataset = args.dataset if args.dataset is not None else loaded.dataset
     started = time.perf_counter()
     evaluation = validate(loaded, args.data_dir, dataset, args.val_split, args.batch_size, args.workers)
     seconds = time.perf_counter() - started
@@ -70,15 +70,6 @@ def main(args: argparse.Namespace) -> int:
     if args.output:
         print(f"wrote validate.json, per_class.csv and confusion.png to {args.output}")
     return 0
-
-
-def _dataset_of(args: argparse.Namespace) -> str:
-    """The data set that the checkpoint was trained on, or an image folder."""
-    if not args.checkpoint:
-        return ""
-    from timm_gcp.inference.model import load_weights
-
-    return load_weights(args.checkpoint)[1].get("dataset") or ""
 
 
 def _write(

@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from timm_gcp.common.messages import listed
 from timm_gcp.inference.model import Loaded
+from timm_gcp.weights.classes import classes_of
 
 
 @dataclass(frozen=True)
@@ -136,10 +138,20 @@ def validate(
         raise FileNotFoundError(f"no folder {data_dir!r}: give the data set's folder with --data-dir.")
     config = loaded.data_config
     channels = config["input_size"][0]
+    mode = "RGB" if channels == 3 else "L"
     try:
-        images = create_dataset(
-            dataset, root=data_dir, split=split, is_training=False, input_img_mode="RGB" if channels == 3 else "L"
-        )
+        images = create_dataset(dataset, root=data_dir, split=split, is_training=False, input_img_mode=mode)
+        found = classes_of(images)
+        if not dataset and loaded.class_map and found != loaded.class_map:
+            foreign = [name for name in found if name not in loaded.class_map]
+            if foreign:
+                raise ValueError(
+                    f"{data_dir!r} has classes that the model was not trained on: {listed(foreign)}. It knows "
+                    f"{listed(loaded.class_map)}."
+                )
+            images = create_dataset(
+                dataset, root=data_dir, split=split, is_training=False, input_img_mode=mode, class_map=loaded.class_map
+            )
     except (AssertionError, RuntimeError) as error:
         raise ValueError(f"data set {dataset or 'image folder'!r} in {data_dir!r}: {error}") from error
     loader = create_loader(
