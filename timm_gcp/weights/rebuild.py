@@ -11,7 +11,7 @@ from torch import Tensor
 from timm_gcp.weights import layouts
 from timm_gcp.weights.architectures import ARCHITECTURES
 from timm_gcp.weights.fit import CLASSIFIERS, REDUCTION, fit
-from timm_gcp.weights.record import DATA_KEYS, Record, checked_data_config, record_of
+from timm_gcp.weights.record import DATA_KEYS, Record, checked_data_config, describe, record_of
 from timm_gcp.weights.source import Source
 from timm_gcp.weights.triangle_order import column_to_row, triangle_dim
 
@@ -59,7 +59,8 @@ def rebuild(
         default_cfg: What is known of these weights otherwise, as a timm pretrained cfg.
 
     Raises:
-        ValueError: Another `triangle_order`, no model named, an unknown one, arguments that contradict the weights, or weights that don't fit.
+        ValueError: Another `triangle_order`, no model or an unknown one named, arguments that contradict the weights, or
+            weights that don't fit.
     """
     if triangle_order not in ORDERS:
         raise ValueError(f"`triangle_order` must be one of {', '.join(ORDERS)}. Got {triangle_order!r}.")
@@ -107,14 +108,6 @@ def rebuild(
         full=known,
     )
     return Rebuilt(model.eval(), full, fitted, layout, order, tuple(texts))
-
-
-def describe(config: Mapping[str, Any]) -> str:
-    """A data configuration in words."""
-    size = "×".join(str(side) for side in config["input_size"])
-    mean, std = (", ".join(f"{value:.3g}" for value in config[key]) for key in ("mean", "std"))
-    rest = f"{config['interpolation']}, crop {config['crop_pct']:g} ({config['crop_mode']})"
-    return f"input {size}, mean {mean}, std {std}, {rest}"
 
 
 def _same(name: str, recorded: str) -> bool:

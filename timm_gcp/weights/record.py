@@ -277,6 +277,14 @@ def checked_data_config(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     return found
 
 
+def describe(config: Mapping[str, Any]) -> str:
+    """A data configuration in words."""
+    size = "×".join(str(side) for side in config["input_size"])
+    mean, std = (", ".join(f"{value:.3g}" for value in config[key]) for key in ("mean", "std"))
+    rest = f"{config['interpolation']}, crop {config['crop_pct']:g} ({config['crop_mode']})"
+    return f"input {size}, mean {mean}, std {std}, {rest}"
+
+
 def read_data_config(path: str | Path) -> dict[str, Any]:
     """A JSON or YAML file of timm's data configuration keys.
 
