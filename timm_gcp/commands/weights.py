@@ -201,6 +201,11 @@ def _push(args: argparse.Namespace) -> int:
                 args.checkpoint, args.name, target=folder, data_config=data, assume_preprocessing=False
             )
             _say(result)
+        unlicensed = args.licence is None and args.name not in {**table.WEIGHTS, **table.BUNDLED_WEIGHTS}
+        if unlicensed and (folder is not None or store.find(args.name) is not None):
+            raise ValueError(
+                f"under which licence is {args.name} to be published? Give --licence SPDX-ID, such as mit."
+            )
         upload = hub.prepare(args.name, args.repo_org, args.private, args.licence, folder, data)
         if args.dry_run:
             print(upload.describe())

@@ -83,7 +83,7 @@ def measure(
     timed: bool = True,
     **kwargs: Any,
 ) -> Cost:
-    """Cost of a model with 3 input channels.
+    """Cost of a model.
 
     Args:
         name: Model.
@@ -92,13 +92,13 @@ def measure(
         batch_size: Images per step.
         repeats: Steps timed.
         timed: Time it at all.
-        **kwargs: Of the model.
+        **kwargs: Of the model; 3 image channels unless `in_chans` says otherwise.
     """
     import timm
 
     with device if timed else torch.device("meta"):  # counting needs no numbers
         model: Any = timm.create_model(name, **kwargs)
-    size = (3, img_size, img_size)
+    size = (int(kwargs.get("in_chans", 3)), img_size, img_size)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     macs = count_macs(model, size)
     if not timed:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from timm_gcp.common.device import pick_device
 from timm_gcp.inference.model import Loaded, load_model
+from timm_gcp.weights.source import find_checkpoint, read_source
 
 TORCHVISION = "torchvision:"  # prefix of models that timm lacks, such as the benchmark's baseline AlexNet
 LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601, as Pillow turns colour into grey
@@ -74,6 +75,10 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
     Raises:
         ValueError: if the lists don't fit together, labels repeat, or weights are missing.
     """
+    if not args.model and not args.checkpoint:
+        raise ValueError("which models? Give --model NAME, or --checkpoint PATH of models trained here")
+    args.checkpoint = args.checkpoint and [str(find_checkpoint(path)) for path in args.checkpoint]
+    args.model = args.model or [read_architecture(path) for path in args.checkpoint]
     names: list[str] = args.model
     checkpoints: list[str | None] = list(args.checkpoint or [None] * len(names))
     if len(checkpoints) != len(names):
@@ -95,6 +100,19 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
         loaded = _load_torchvision(one) if name.startswith(TORCHVISION) else load_model(one, args.pretrained)
         classifiers.append(Classifier(label, loaded))
     return classifiers
+
+
+def read_architecture(path: str) -> str:
+    """Name of the model that a checkpoint says it holds.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: It doesn't say.
+    """
+    name = read_source(path).record.architecture
+    if not name:
+        raise ValueError(f"{path} doesn't say which model it holds: give --model NAME")
+    return name
 
 
 def _labels(names: list[str], checkpoints: list[str | None]) -> list[str]:

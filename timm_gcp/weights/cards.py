@@ -119,7 +119,7 @@ def body(
         repo: `OWNER/NAME` on the Hub.
     """
     level = "##" if repository else "###"
-    parts = [_what(name, metadata or {}), f"{level} Usage\n\n{_usage(name, repo)}"]
+    parts = [_what(name, metadata or {}, record), f"{level} Usage\n\n{_usage(name, repo)}"]
     shipped = table.BUNDLED_WEIGHTS.get(name)
     if shipped is not None:
         parts += [
@@ -138,13 +138,19 @@ def body(
     return "\n\n".join(parts) + "\n"
 
 
-def _what(name: str, metadata: Mapping[str, str]) -> str:
+def _what(name: str, metadata: Mapping[str, str], record: Record | None = None) -> str:
     arch = name.split(".")[0]
     facts, entry = table.ARCHITECTURES.get(arch), table.WEIGHTS.get(name)
     if facts is None:
         return f"Weights of timm's `{arch}`."
     width = int(metadata.get("dimension") or facts.dimension or 0)
-    if not width:
+    chosen = record.model_args.get("normalization", "newton_schulz") if record is not None else "newton_schulz"
+    steps = record.model_args.get("n_iter", 5) if record is not None else 5
+    if width and (chosen, steps) != ("newton_schulz", 5):
+        pooling = (
+            f"global covariance pooling: D = {width}, normalisation {chosen}, {width * (width + 1) // 2:,} features"
+        )
+    elif not width:
         pooling = "global average pooling, the twin to compare global covariance pooling with"
     else:
         pooling = (

@@ -59,8 +59,8 @@ def rebuild(
         default_cfg: What is known of these weights otherwise, as a timm pretrained cfg.
 
     Raises:
-        ValueError: Another `triangle_order`, no model or an unknown one named, arguments that contradict the weights, or
-            weights that don't fit.
+        ValueError: Another `triangle_order`, no model or an unknown one named, arguments that contradict the
+            weights, or weights that don't fit.
     """
     if triangle_order not in ORDERS:
         raise ValueError(f"`triangle_order` must be one of {', '.join(ORDERS)}. Got {triangle_order!r}.")
@@ -101,9 +101,10 @@ def rebuild(
     full = record_of(model, config, label_names=_labels(record, model))
     full = replace(
         full,
-        **{key: getattr(record, key) for key in ("class_map", "dataset", "data_folder", "recipe", "metrics")},
+        **{key: getattr(record, key) for key in ("class_map", "dataset", "data_folder", "recipe")},
         label_descriptions=record.label_descriptions,
         version=record.version or full.version,
+        metrics={} if notes else record.metrics,  # measured without the overrides
         origin=(record.origin or "options") if known else "",
         full=known,
     )
