@@ -199,7 +199,7 @@ def test_no_setting_is_lost(changed, tmp_path, capsys):
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         torch.testing.assert_close(loaded(x), network.eval()(x), rtol=1e-5, atol=1e-5)
-    key, value = next(iter(changed.items()))
+    key = next(iter(changed))
     other = {"bn_eps": 0.25, "normalization": "newton_schulz", "output_stride": 32, "global_pool": "gcp"}.get(key, 4)
     arguments = ["weights", "export", "--checkpoint", str(tmp_path / "last.pth.tar"), "--to", str(tmp_path / "no")]
     assert main([*arguments, "--model-kwargs", f"{key}={other}"]) == 1

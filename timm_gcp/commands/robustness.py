@@ -53,8 +53,8 @@ def _add_common(parser: argparse.ArgumentParser, data_help: str) -> None:
         "--model",
         nargs="+",
         metavar="NAME",
-        help="timm models (local-dir:PATH too), or torchvision:NAME; told by the checkpoints if left out; each image is "
-        "decoded once for all",
+        help="timm models (local-dir:PATH too), or torchvision:NAME; told by the checkpoints if left out; each image "
+        "is decoded once for all",
     )
     parser.add_argument("--checkpoint", nargs="+", metavar="PATH", help="a weight file, or a run's folder, per model")
     parser.add_argument("--pretrained", action="store_true", help="load the models' pretrained weights")

@@ -38,6 +38,7 @@ from timm_gcp.robustness.sources import (
     Source,
     read_class_map,
 )
+from timm_gcp.weights.classes import names_in_order
 
 IMAGENET_CLASSES = 1000
 CLEAN_RESIZE = 256  # of the benchmark's clean set, before its crop of 224
@@ -88,6 +89,8 @@ def _prepare_c(args: argparse.Namespace, classifiers: Sequence[Classifier]) -> t
     names = args.corruptions or TEST_CORRUPTIONS + (() if args.on_the_fly and not args.extra else EXTRA_CORRUPTIONS)
     cells = imagenet_c.wanted_cells(names, args.severities)
     classes, class_map = _shared_classes(classifiers), read_class_map(args.class_map)
+    if class_map is None:
+        class_map = _trained_order(classifiers)
     settings: dict[str, Any] = {"class_map": args.class_map.name if args.class_map else None}
 
     if args.on_the_fly:
@@ -147,6 +150,15 @@ def _shared_classes(classifiers: Sequence[Classifier]) -> int:
         told = ", ".join(f"{c.label}: {c.num_classes}" for c in classifiers)
         raise ValueError(f"models of one run must have the same classes; got {told}")
     return counts.pop()
+
+
+def _trained_order(classifiers: Sequence[Classifier]) -> list[str] | None:
+    """Class folders in the order of the models' training, where all of them say the same one."""
+    maps = [classifier.loaded.class_map for classifier in classifiers]
+    if maps[0] is None or any(other != maps[0] for other in maps):
+        return None
+    names = names_in_order(maps[0], classifiers[0].num_classes)
+    return list(names) if names and len(maps[0]) == len(names) else None
 
 
 def _clean_source(args: argparse.Namespace, classes: int, class_map: list[str] | None) -> Source:
