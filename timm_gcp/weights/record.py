@@ -200,6 +200,9 @@ def checked_record(values: Mapping[str, Any], where: str, origin: str, full: boo
         raise refuse("the model", name, "a plain name of timm's, such as resnet50_gcp,")
     if not timm.is_model(name.split(".")[0]):
         raise refuse("the model", name, "one that timm knows (`timm.list_models()`),")
+    for section in ("model_args", "data_config", "recipe", "metrics"):
+        if not isinstance(values.get(section) or {}, Mapping):
+            raise refuse(section, values[section], "a mapping")
     model_args = {}
     for key, value in dict(values.get("model_args") or {}).items():
         if not isinstance(key, str) or not key.isidentifier() or key in _FORBIDDEN:
@@ -232,7 +235,11 @@ def checked_record(values: Mapping[str, Any], where: str, origin: str, full: boo
         class_map=dict(class_map) if class_map else None,
         dataset=_text(values.get("dataset")),
         data_folder=_text(values.get("data_folder")),
-        recipe={key: value for key, value in dict(values.get("recipe") or {}).items() if key in RECIPE_KEYS},
+        recipe={
+            key: value
+            for key, value in dict(values.get("recipe") or {}).items()
+            if key in RECIPE_KEYS and isinstance(value, str | int | float)
+        },
         metrics={
             str(key): float(value)
             for key, value in dict(values.get("metrics") or {}).items()
