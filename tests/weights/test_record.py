@@ -89,7 +89,7 @@ def test_data_configuration_files(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="no data configuration at"):
         records.read_data_config(tmp_path / "none.yaml")
     path.write_text("- 1")
-    with pytest.raises(ValueError, match="must map input_size, mean, .* got a list"):
+    with pytest.raises(ValueError, match=r"must map input_size, mean, .* got a list"):
         records.read_data_config(path)
     path.write_text("{")
     with pytest.raises(ValueError, match="is neither JSON nor YAML"):
@@ -105,7 +105,7 @@ def test_classes_in_order():
 
 
 def test_a_run_by_its_folder(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match="holds no checkpoint: none of model.safetensors, model_best"):
+    with pytest.raises(FileNotFoundError, match=r"holds no checkpoint: none of model\.safetensors, model_best"):
         find_checkpoint(tmp_path)
     with pytest.raises(FileNotFoundError, match="no checkpoint at"):
         find_checkpoint(tmp_path / "none.pth")
@@ -135,7 +135,7 @@ def test_what_cannot_be_rebuilt():
     source = Source(Path("x.pth"), {"a": torch.ones(1)}, records.Record())
     with pytest.raises(ValueError, match=r"which model\? Give --model NAME \(x\.pth names none\)"):
         rebuild(source)
-    with pytest.raises(ValueError, match="can't be built with .*no_such_argument"):
+    with pytest.raises(ValueError, match=r"can't be built with .*no_such_argument"):
         rebuild(source, ARCH, {"no_such_argument": 1})
     with pytest.raises(ValueError, match="`triangle_order` must be one of auto, row, column"):
         rebuild(source, ARCH, triangle_order="diagonal")

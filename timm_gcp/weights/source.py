@@ -48,7 +48,7 @@ def find_checkpoint(path: str | Path) -> Path:
                 return path / name
         raise FileNotFoundError(f"the folder {str(path)!r} holds no checkpoint: none of {', '.join(IN_A_FOLDER)}.")
     if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {str(path)!r}.")
+        raise FileNotFoundError(f"no checkpoint at {str(path)!r}: it does not exist.")
     return path
 
 
