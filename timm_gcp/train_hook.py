@@ -41,7 +41,7 @@ def install() -> None:
         _warn_of_unread_keys(names)
     _replace(dataset_factory, "create_dataset", _noting_classes)
     if not hasattr(CheckpointSaver.__init__, _MARK):
-        CheckpointSaver.__init__ = _completing(CheckpointSaver.__init__)
+        CheckpointSaver.__init__ = _completing(CheckpointSaver.__init__)  # type: ignore[method-assign]
 
 
 def _replace(home: Any, name: str, extend: Callable[..., Any]) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
     if record is not None:
         timed = not args.no_time
         cost = measure(
-            record.architecture, device, args.img_size, args.batch_size, args.repeats, timed, **record.model_args
+            record.architecture, device, args.img_size, args.batch_size, args.repeats, timed, record.model_args
         )
         return _print([cost], args, f"{args.checkpoint} with {record.model_args}", False)
     as_paper = args.model is None and not args.model_kwargs and args.img_size == 224

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,7 @@ def measure(
     batch_size: int = 8,
     repeats: int = 5,
     timed: bool = True,
+    model_args: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Cost:
     """Cost of a model.
@@ -92,10 +93,12 @@ def measure(
         batch_size: Images per step.
         repeats: Steps timed.
         timed: Time it at all.
-        **kwargs: Of the model; 3 image channels unless `in_chans` says otherwise.
+        model_args: Arguments of the model, whatever their names.
+        **kwargs: Further ones; 3 image channels unless `in_chans` says otherwise.
     """
     import timm
 
+    kwargs = {**(model_args or {}), **kwargs}
     with device if timed else torch.device("meta"):  # counting needs no numbers
         model: Any = timm.create_model(name, **kwargs)
     size = (int(kwargs.get("in_chans", 3)), img_size, img_size)
