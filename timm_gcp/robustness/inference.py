@@ -77,7 +77,6 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
     """
     if not args.model and not args.checkpoint:
         raise ValueError("which models? Give --model NAME, or --checkpoint PATH of models trained here")
-    args.checkpoint = args.checkpoint and [str(find_checkpoint(path)) for path in args.checkpoint]
     args.model = args.model or [read_architecture(path) for path in args.checkpoint]
     names: list[str] = args.model
     checkpoints: list[str | None] = list(args.checkpoint or [None] * len(names))
@@ -89,6 +88,8 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
         raise ValueError("--pretrained and --checkpoint exclude each other: the weights come from one place")
     if not args.checkpoint and not args.pretrained:
         raise ValueError("a model without weights has nothing to score: add --pretrained or --checkpoint FILE")
+    if args.checkpoint:
+        args.checkpoint = checkpoints = [str(find_checkpoint(path)) for path in args.checkpoint]
     labels = list(args.label or _labels(names, checkpoints))
     if len(labels) != len(names):
         raise ValueError(f"{len(names)} models but {len(labels)} labels: give one --label per --model name")
