@@ -195,7 +195,7 @@ def global_cov_pool(
         form: `'auto'`, or `'spectral'`, `'products'`, `'compose'` to force how Newton–Schulz is computed.
         side: `'auto'` (the smaller), or `'covariance'` (D×D), `'gram'` (N×N); the same to `'none'` and
             `'signed_sqrt_l2'`, which are the D×D matrix itself.
-        iteration_dtype: `'bfloat16'` rounds the factors of the products inside Newton–Schulz to it, for speed on GPUs;
+        iteration_dtype: `'bfloat16'` rounds the factors of the products inside Newton–Schulz to it, meant for GPUs;
             None computes them in the working precision. docs/performance.md has the error.
 
     Returns:

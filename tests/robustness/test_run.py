@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import torch
 from PIL import Image
 
 pytest.importorskip("imagecorruptions", reason="the robustness extra isn't installed")
-pytest.importorskip("matplotlib", reason="the robustness extra isn't installed")
 
 from robustness_sets import SIZE, classifier, pixels, write_clip, write_fashion_mnist
 
@@ -238,12 +236,6 @@ def test_models_of_one_run_must_fit_together():
     with pytest.raises(ValueError, match=r"small: 48 px of 53, bilinear; large: 48 px of 96.*set --img-size"):
         command._framing([small, large])
     assert command._framing([small]) == Framing(48, 53)
-
-
-def test_missing_matplotlib_is_said_first(pair, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["robustness", "c", *pair, "--data-dir", "nowhere"]) == 1
-    assert "pip install 'timm-gcp[robustness]'" in capsys.readouterr().err
 
 
 def test_checkpoints_are_told_apart_by_content(weights):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from timm_gcp.common.messages import listed
+from timm_gcp.common.paired import Pair
 from timm_gcp.inference.model import Loaded
 from timm_gcp.weights.classes import classes_of
 
@@ -165,6 +166,25 @@ def validate(
         **config,
     )
     return evaluate(loaded.model, loader, loaded.device, autocast=loaded.autocast)
+
+
+def compare(first: Evaluation, second: Evaluation) -> Pair:
+    """Count the images on which the top-1 classes of two evaluations are not both right or both wrong.
+
+    Args:
+        first: Evaluation on N images.
+        second: Evaluation on the same N images, in the same order.
+
+    Raises:
+        ValueError: The two were not made on the same images in the same order.
+    """
+    if first.targets.shape != second.targets.shape or not first.targets.equal(second.targets):
+        raise ValueError(
+            f"the models saw different images ({len(first.targets)} and {len(second.targets)}, or another order): "
+            "evaluate both on one split of one data set."
+        )
+    right = [evaluation.predictions[:, 0] == evaluation.targets for evaluation in (first, second)]
+    return Pair(int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum()))
 
 
 def class_table(rows: list[dict[str, Any]]) -> str:

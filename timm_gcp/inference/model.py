@@ -115,11 +115,11 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
         ValueError: No model named, an unknown name, or weights that don't fit; says which keys.
         FileNotFoundError: No such checkpoint.
     """
-    given = {**(args.model_kwargs or {}), "num_classes": args.num_classes, "in_chans": args.in_chans}
-    if args.num_classes is not None and args.num_classes < 1:
-        raise ValueError(f"--num-classes must be at least 1, got {args.num_classes}.")
-    if args.in_chans is not None and args.in_chans < 1:
-        raise ValueError(f"--in-chans must be at least 1, got {args.in_chans}.")
+    given = dict(getattr(args, "model_kwargs", None) or {})
+    for key in ("num_classes", "in_chans"):
+        given[key] = getattr(args, key, None)
+        if given[key] is not None and given[key] < 1:
+            raise ValueError(f"--{key.replace('_', '-')} must be at least 1, got {given[key]}.")
     data = data_options(args)
     device = pick_device(args.device)
     if args.checkpoint:
@@ -135,7 +135,7 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
         if args.use_ema:
             raise ValueError("--use-ema takes averaged weights out of a checkpoint: give --checkpoint PATH too.")
         model, epoch, name = create(args.model, pretrained, given), None, args.model
-        record = Record(data_config=resolve_data(data, model, args.in_chans))
+        record = Record(data_config=resolve_data(data, model, given["in_chans"]))
     model = model.to(device).eval()
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)

@@ -48,7 +48,6 @@ Measure = Callable[[list[dict[str, Any]], Callable[[int], None]], int]
 
 def run(args: argparse.Namespace) -> int:
     """Measure what is not measured yet, then write and print the tables; returns the exit status."""
-    figures.check_matplotlib()
     _check(args)
     if args.on_the_fly:
         import_package()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from timm_gcp.common.paired import Pair
 from timm_gcp.weights import catalog as table
-from timm_gcp.weights.bundled import Bundled
+from timm_gcp.weights.bundled import PAIR, Bundled
 from timm_gcp.weights.record import Record, describe
 
 PAPER = "What Deep CNNs Benefit from Global Covariance Pooling: An Optimization Perspective (CVPR 2020)"
@@ -125,6 +126,7 @@ def body(
         parts += [
             f"{level} Figures\n\n{_table([(MEASURED, shipped.top1, shipped.top5)])}",
             f"{level} Training\n\n{_training(shipped)}",
+            *([f"{level} Beside its twin\n\n{_beside_twin()}"] if name in (PAIR.first, PAIR.second) else []),
             f"{level} Limits\n\n{_OWN_LIMITS}",
         ]
         return "\n\n".join(parts) + "\n"
@@ -194,11 +196,12 @@ def _usage(name: str, repo: str = "") -> str:
         load = f'model = timm.create_model("{name}", pretrained=True).eval()'
         note = ""
     else:  # timm knows no such tag of its own model
-        folder = f'timm_gcp.weights.store.find("{name}")'
-        load = f'model = timm.create_model("local-dir:" + str({folder}), pretrained=True).eval()'
+        load = f'model = timm.create_model("local-dir:" + str(store.find("{name}")), pretrained=True).eval()'
         note = f"`{arch}` is timm's own model, so its weights are named by their folder.\n\n"
-    imports = "import timm\nimport timm_gcp" + ("" if repo or arch in table.OURS else ".weights.store")
-    imports += "  # registers the model" if arch in table.OURS else ""
+    hub_or_ours = repo or arch in table.OURS
+    ours = "import timm_gcp" if hub_or_ours else "from timm_gcp.weights import store"
+    ours += "  # registers the model" if arch in table.OURS else ""
+    imports = f"import timm\n{ours}"
     config = "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
     return f"{note}```python\n{imports}\n\n{load}\n{config}\n```"
 
@@ -218,10 +221,21 @@ def _training(shipped: Bundled) -> str:
             f"- Recipe `{shipped.recipe}`{changes} (`--sched {shipped.schedule}`), {shipped.epochs} epochs, seed "
             f"{shipped.seed}, last epoch, as `python tools/studies/reproduce_fmnist.py --data-dir FMNIST "
             f"--parts {shipped.part}{subset}` runs it; see `docs/fashion_mnist.md`",
+            "- Initial values: other than the authors', which the model starts from when it is created untrained",
             f"- Stored as {shipped.dtype}, batch-norm statistics as float32; SHA-256 of `model.safetensors`: "
             f"`{shipped.sha256}`",
             f"- Licence: {shipped.licence}",
         ]
+    )
+
+
+def _beside_twin() -> str:
+    pair = Pair(PAIR.only_first, PAIR.only_second)
+    return (
+        f"`{PAIR.first}` and `{PAIR.second}` differ in more than the pooling: {PAIR.unequal}. Of 10,000 test images "
+        f"the first alone classifies {pair.only_first} correctly, the second alone {pair.only_second} (McNemar's exact "
+        f"test: p = {pair.p_value:.2g}; one training seed each). Counted by `timm-gcp validate --model {PAIR.first} "
+        f"--pretrained --compare {PAIR.second} --dataset torch/fashion_mnist --data-dir FMNIST`."
     )
 
 
