@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     at = actions.add_parser("probe", help="probe saved checkpoints, or a model as it is", conflict_handler="resolve")
     add_model_arguments(at)
-    at.add_argument("--checkpoint", nargs="+", default=[], metavar="FILE", help="one run's checkpoints, in order")
+    at.add_argument("--checkpoint", nargs="+", default=[], metavar="PATH", help="one run's checkpoints, in order")
     at.add_argument("--pretrained", action="store_true", help="probe the pretrained weights")
     at.add_argument("--data-dir", required=True, metavar="DIR", help="folder of the data set")
     at.add_argument(
@@ -133,7 +133,6 @@ def _train(args: argparse.Namespace) -> int:
 
 def _probe(args: argparse.Namespace) -> int:
     from timm_gcp.inference.model import load_model
-    from timm_gcp.train.checkpoint import load_checkpoint
 
     files: Sequence[str | None] = args.checkpoint or [None]
     steps, records, batch = None, [], None
@@ -149,8 +148,7 @@ def _probe(args: argparse.Namespace) -> int:
                 high = largest_stable_step(loaded.model, images, targets, low, **options)
             steps = equal_steps(low, high, args.points)
         landscape = probe(loaded.model, images, targets, steps, **_options(args))
-        epoch = None if file is None or file.endswith(".safetensors") else load_checkpoint(file).get("epoch")
-        records.append(Record.of(index if epoch is None else int(epoch), landscape))
+        records.append(Record.of(index if loaded.epoch is None else loaded.epoch, landscape))
         last = records[-1]
         print(
             f"{file or loaded.name}: loss {last.loss:.4g}, Δl {last.loss_min:.4g} to {last.loss_max:.4g}, "

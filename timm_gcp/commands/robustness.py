@@ -51,11 +51,11 @@ def _add_common(parser: argparse.ArgumentParser, data_help: str) -> None:
     parser.add_argument(
         "--model",
         nargs="+",
-        required=True,
         metavar="NAME",
-        help="timm models (local-dir:PATH too), or torchvision:NAME; each image is decoded once for all",
+        help="timm models (local-dir:PATH too), or torchvision:NAME; told by the checkpoints if left out; each image "
+        "is decoded once for all",
     )
-    parser.add_argument("--checkpoint", nargs="+", metavar="FILE", help="one weight file per model")
+    parser.add_argument("--checkpoint", nargs="+", metavar="PATH", help="a weight file, or a run's folder, per model")
     parser.add_argument("--pretrained", action="store_true", help="load the models' pretrained weights")
     parser.add_argument("--label", nargs="+", metavar="TEXT", help="name of each model in tables and files")
 

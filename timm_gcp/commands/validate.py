@@ -18,8 +18,9 @@ from timm_gcp.common.files import write_text
 from timm_gcp.common.messages import counted
 from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
 from timm_gcp.inference.evaluate import class_table, compare, confusion_matrix, per_class, validate
-from timm_gcp.inference.model import Loaded, add_model_arguments, load_model, load_weights
+from timm_gcp.inference.model import Loaded, add_model_arguments, load_model
 from timm_gcp.plots.confusion import draw_confusion
+from timm_gcp.weights.source import read_source
 
 SHOWN = 20  # unreadable images named one by one
 
@@ -59,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
     loaded = load_model(args, pretrained=True)
     check_classifier(loaded, args.checkpoint)
     other = _load_other(args, loaded) if args.compare else None
-    dataset = args.dataset if args.dataset is not None else _dataset_of(args)
+    dataset = args.dataset if args.dataset is not None else loaded.dataset
     started = time.perf_counter()
     evaluation = validate(
         loaded,
@@ -136,8 +137,8 @@ def _names(names: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
 def _load_other(args: argparse.Namespace, first: Loaded) -> Loaded:
     """The model of `--compare`, made and fed as it says itself; device and precision are the first model's."""
     name: str = args.compare
-    is_file = Path(name).is_file() or name.endswith((".tar", ".pth", ".pt", ".safetensors"))
-    if is_file and not load_weights(name)[1].get("model"):
+    is_file = Path(name).exists() or name.endswith((".tar", ".pth", ".pt", ".safetensors"))
+    if is_file and not read_source(name).record.architecture:
         raise ValueError(
             f"--compare {name!r} says not which model it is of: give a training checkpoint, or a weight folder as "
             "local-dir:PATH."
@@ -155,13 +156,6 @@ def _load_other(args: argparse.Namespace, first: Loaded) -> Loaded:
             "compare models of the same classes."
         )
     return other
-
-
-def _dataset_of(args: argparse.Namespace) -> str:
-    """The data set that the checkpoint was trained on, or an image folder."""
-    if not args.checkpoint:
-        return ""
-    return load_weights(args.checkpoint)[1].get("dataset") or ""
 
 
 def _write(

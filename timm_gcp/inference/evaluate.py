@@ -164,13 +164,16 @@ def validate(
     if not Path(data_dir).is_dir():
         raise FileNotFoundError(f"no folder {data_dir!r}: give the data set's folder with --data-dir.")
     config = loaded.data_config
+    indices = read_class_map(class_map, data_dir)
+    if indices is None and not dataset:
+        indices = loaded.class_map
     images = open_data(
         dataset,
         data_dir,
         split,
         config["input_size"][0],
         whole=True,
-        class_map=read_class_map(class_map, data_dir),
+        class_map=indices,
         num_classes=int(loaded.model.num_classes),
         names=names,
     )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from timm_gcp.common.device import pick_device
 from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
 from timm_gcp.inference.model import Loaded, load_model
+from timm_gcp.weights.source import find_checkpoint, read_source
 
 TORCHVISION = "torchvision:"  # prefix of models that timm lacks, such as the benchmark's baseline AlexNet
 LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601, as Pillow turns colour into grey
@@ -77,6 +78,9 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
         ValueError: if the lists don't fit together, labels repeat, or weights are missing.
     """
     check_num_classes(args.num_classes)
+    if not args.model and not args.checkpoint:
+        raise ValueError("which models? Give --model NAME, or --checkpoint PATH of models trained here")
+    args.model = args.model or [read_architecture(path) for path in args.checkpoint]
     names: list[str] = args.model
     checkpoints: list[str | None] = list(args.checkpoint or [None] * len(names))
     if len(checkpoints) != len(names):
@@ -87,6 +91,8 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
         raise ValueError("--pretrained and --checkpoint exclude each other: the weights come from one place")
     if not args.checkpoint and not args.pretrained:
         raise ValueError("a model without weights has nothing to score: add --pretrained or --checkpoint FILE")
+    if args.checkpoint:
+        args.checkpoint = checkpoints = [str(find_checkpoint(path)) for path in args.checkpoint]
     labels = list(args.label or _labels(names, checkpoints))
     if len(labels) != len(names):
         raise ValueError(f"{len(names)} models but {len(labels)} labels: give one --label per --model name")
@@ -102,6 +108,19 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
             check_classifier(loaded, checkpoint)
         classifiers.append(Classifier(label, loaded, own_names(loaded, checkpoint)))
     return classifiers
+
+
+def read_architecture(path: str) -> str:
+    """Name of the model that a checkpoint says it holds.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: It doesn't say.
+    """
+    name = read_source(path).record.architecture
+    if not name:
+        raise ValueError(f"{path} doesn't say which model it holds: give --model NAME")
+    return name
 
 
 def _labels(names: list[str], checkpoints: list[str | None]) -> list[str]:

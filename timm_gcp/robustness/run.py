@@ -93,6 +93,8 @@ def _prepare_c(args: argparse.Namespace, classifiers: Sequence[Classifier]) -> t
     names = args.corruptions or TEST_CORRUPTIONS + (() if args.on_the_fly and not args.extra else EXTRA_CORRUPTIONS)
     cells = imagenet_c.wanted_cells(names, args.severities)
     classes, class_map = _shared_classes(classifiers), read_class_map(args.class_map, args.data_dir)
+    if class_map is None:
+        class_map = _trained_order(classifiers)
     known = _shared_names(classifiers)
     settings: dict[str, Any] = {}
 
@@ -158,6 +160,12 @@ def _shared_classes(classifiers: Sequence[Classifier]) -> int:
         told = ", ".join(f"{c.label}: {c.num_classes}" for c in classifiers)
         raise ValueError(f"models of one run must have the same classes; got {told}")
     return counts.pop()
+
+
+def _trained_order(classifiers: Sequence[Classifier]) -> dict[str, int] | None:
+    """Index of each class folder in the models' training, where all of them say the same one."""
+    maps = [classifier.loaded.class_map for classifier in classifiers]
+    return None if any(other != maps[0] for other in maps) else maps[0]
 
 
 def _shared_names(classifiers: Sequence[Classifier]) -> tuple[str, ...] | None:

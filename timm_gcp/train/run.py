@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -83,6 +84,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     data_config = resolve_data_config(vars(args), model=model)
     made = loaders(args, data_config, device)
     args.lr = resolve_rate(args)
+    kept = _recorded(args, model, data_config, made)
     task = make_task(model, build_criterion(args).to(device), device)
     optimizer = create_optimizer_v2(task.get_trainable_module(), **optimizer_kwargs(cfg=args), **args.opt_kwargs)
     precision = make_precision(args, device)
@@ -113,7 +115,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     write_text(folder / "args.yaml", text)
     metric = args.eval_metric if made.val is not None else "loss"
     options = {"amp_scaler": precision.scaler, "decreasing": metric == "loss", "max_history": args.checkpoint_hist}
-    saver = make_saver(task, optimizer, args, folder, **options)
+    saver = make_saver(task, optimizer, kept, folder, **options)
     if args.resume and Path(args.resume).resolve().parent == folder.resolve():
         getattr(saver, "load_state_dict_from_checkpoint", lambda path: None)(args.resume)  # timm 1.0.31 on
     summary = Summary(folder / "summary.csv", start)
@@ -137,6 +139,21 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
             for callback in callbacks:
                 callback.on_epoch_end(epoch, epochs, row, folder)
     return run
+
+
+def _recorded(
+    args: argparse.Namespace, model: Any, data_config: dict[str, Any], loaders: Loaders
+) -> argparse.Namespace:
+    """The run's arguments with the model record, as its checkpoints keep them."""
+    from timm_gcp.weights.classes import classes_of
+    from timm_gcp.weights.record import record_of, with_record
+
+    config = {**data_config, "crop_mode": "center"}  # as validation crops
+    try:
+        return with_record(args, record_of(model, config, args, classes_of(getattr(loaders.train, "dataset", None))))
+    except ValueError as error:
+        warnings.warn(f"the checkpoints of this run won't say how to build their model: {error}", stacklevel=2)
+        return args
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
