@@ -56,7 +56,7 @@ def test_fewer_than_five_classes_and_bad_targets():
     batch = (torch.tensor([[0.0, 1.0]])[..., None, None], torch.tensor([1]))
     result = evaluate(Fixed(), [batch], torch.device("cpu"), channels_last=True)
     assert result.predictions.tolist() == [[1, 0]] and result.metrics["top5"] == 100
-    with pytest.raises(ValueError, match=r"has class 1, but the model has 1 classes: give --num-classes"):
+    with pytest.raises(ValueError, match=r"has class 1, but the model has 1 classes: choose a model trained"):
         evaluate(Fixed(), [(torch.zeros(1, 1, 1, 1), torch.tensor([1]))], torch.device("cpu"))
     with pytest.raises(ValueError, match="the data set has no images"):
         evaluate(Fixed(), [], torch.device("cpu"))

@@ -286,3 +286,11 @@ def test_bad_options_leave_the_model_as_it_was(options, text):
 
 def test_public_name():
     assert timm_gcp.swap_pooling is swap_pooling
+
+
+def test_a_convolution_between_features_and_pooling_goes():
+    """EfficientViT widens the map in its head: the reduction of the covariance head takes its place."""
+    model = timm_gcp.swap_pooling(timm.create_model("efficientvit_b0", num_classes=3), reduce_dim=8).eval()
+    with torch.inference_mode():
+        assert model(torch.randn(2, 3, 64, 64)).shape == (2, 3)
+    assert model.head_hidden_size == 36

@@ -213,6 +213,12 @@ def test_imagenet_p_on_the_fly(pair, clean_tree, tmp_path, capsys, no_figures):
         ("c", ["--corruptions", "rain"], "unknown corruption 'rain'"),
         ("c", ["--seed", "-1"], "--seed must not be negative; got -1"),
         ("c", ["--dataset", "mnist"], "--dataset must be torch/fashion_mnist"),
+        (
+            "c",
+            ["--on-the-fly", "--dataset", "torch/fashion_mnist", "--class-map", "m.txt"],
+            "--class-map is for image folders",
+        ),
+        ("p", ["--on-the-fly", "--class-map", "none.txt"], "no class map at 'none.txt'"),
         ("c", ["--dataset", "torch/fashion_mnist"], "holds clean images: add --on-the-fly"),
         ("p", ["--perturbations", "tilt"], "gaussian_noise, .* left out: add --partial"),
         ("p", ["--perturbations", "shear", "--on-the-fly"], "unknown perturbation 'shear'"),
@@ -232,6 +238,11 @@ def test_models_of_one_run_must_fit_together():
     small, large = classifier("small"), classifier("large", num_classes=5)
     with pytest.raises(ValueError, match="same classes; got small: 2, large: 5"):
         command._shared_classes([small, large])
+    small.names = ("ant", "bee")
+    assert command._shared_names([small, large]) == ("ant", "bee")
+    large.names = ("bee", "ant")
+    with pytest.raises(ValueError, match="same classes; got small: ant, bee; large: bee, ant"):
+        command._shared_names([small, large])
     large.loaded.data_config["crop_pct"] = 0.5
     with pytest.raises(ValueError, match=r"small: 48 px of 53, bilinear; large: 48 px of 96.*set --img-size"):
         command._framing([small, large])

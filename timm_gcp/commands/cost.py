@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 from timm_gcp.commands.options import add_shared, check_at_least
 from timm_gcp.common.device import pick_device
-from timm_gcp.inference.cost import PAPER_KWARGS, PAPER_MODELS, WHY, check_pair, measure, table, twin
+from timm_gcp.inference.cost import PAPER_KWARGS, PAPER_MODELS, WHY, Cost, check_pair, measure, table, twin
+from timm_gcp.weights.source import read_source
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from timm.utils import ParseKwargs
 
     parser.add_argument("--model", nargs="+", metavar="NAME", help="GCP models; the four of Appendix V when left out")
+    parser.add_argument("--checkpoint", metavar="PATH", help="the model of a checkpoint, or of a run's folder")
     parser.add_argument(
         "--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="of the GCP models, name=value"
     )
-    parser.add_argument("--img-size", type=int, default=224, metavar="N", help="height and width of the images")
+    parser.add_argument(
+        "--img-size", type=int, metavar="N", help="height and width of the images (the checkpoint's, else 224)"
+    )
     add_shared(parser, "batch_size", default=8, help="images per step")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="steps timed at most, after two of warm-up")
     parser.add_argument(
@@ -40,15 +44,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the table, GAP and GCP side by side."""
-    check_at_least(args, 1, "img_size", "batch_size", "repeats")
     if not args.seconds > 0:
         raise ValueError(f"--seconds must be above 0, got {args.seconds:g}.")
+    if args.checkpoint and (args.model or args.model_kwargs):
+        raise ValueError("--checkpoint says model and arguments: leave out --model and --model-kwargs.")
+    record = read_source(args.checkpoint).record if args.checkpoint else None
+    if record is not None and not record.architecture:
+        raise ValueError(f"{args.checkpoint} doesn't say which model it holds: give --model NAME instead.")
+    if args.img_size is None:
+        args.img_size = max((record.data_config if record else {}).get("input_size", (3, 224, 224))[1:])
+    check_at_least(args, 1, "img_size", "batch_size", "repeats")
+    device = pick_device(args.device)
+    if record is not None:
+        cost = measure(record.architecture, device, model_args=record.model_args, **_plan(args))
+        return _print([cost], args, f"{args.checkpoint} with {record.model_args}", False)
     as_paper = args.model is None and not args.model_kwargs and args.img_size == 224
     names = args.model or PAPER_MODELS
     for name in names:
         check_pair(name)
     kwargs = args.model_kwargs or (PAPER_KWARGS if args.model is None else {})
-    device = pick_device(args.device)
     jobs: list[tuple[str, dict[str, Any]]] = []
     for name in names:
         jobs += [(twin(name), {}), (name, kwargs)]
@@ -58,12 +72,26 @@ def main(args: argparse.Namespace) -> int:
         bar.set_postfix_str(model)
         if bar.disable and not args.no_time:
             print(f"{number}/{len(jobs)} {model}", file=sys.stderr, flush=True)
-        timed = not args.no_time
-        costs.append(measure(model, device, args.img_size, args.batch_size, args.repeats, timed, args.seconds, **extra))
+        costs.append(measure(model, device, model_args=extra, **_plan(args)))
+    return _print(costs, args, f"GCP models with {kwargs or 'their defaults'}", as_paper)
+
+
+def _plan(args: argparse.Namespace) -> dict[str, Any]:
+    """How to measure, as keywords of `measure`."""
+    return {
+        "img_size": args.img_size,
+        "batch_size": args.batch_size,
+        "repeats": args.repeats,
+        "timed": not args.no_time,
+        "seconds": args.seconds,
+    }
+
+
+def _print(costs: list[Cost], args: argparse.Namespace, models: str, as_paper: bool) -> int:
     if args.json:
         print(json.dumps([asdict(cost) for cost in costs], indent=2))
         return 0
-    print(f"{args.img_size} px, batch {args.batch_size}, {device}; GCP models with {kwargs or 'their defaults'}")
+    print(f"{args.img_size} px, batch {args.batch_size}, {pick_device(args.device)}; {models}")
     print(table(costs, as_paper))
     if not args.no_time:
         steps = [timing.steps for cost in costs for timing in (cost.inference, cost.training) if timing]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
 
 from timm_gcp.commands.options import add_shared, check_at_least, check_weights
 from timm_gcp.common.files import write_text
+from timm_gcp.datasets.class_map import names_of, read_class_map
 from timm_gcp.inference.annotate import annotate, annotated_names
+from timm_gcp.inference.classes import check_classifier, check_num_classes
 from timm_gcp.inference.images import find_images
 from timm_gcp.inference.model import add_model_arguments, load_model
 from timm_gcp.inference.predict import as_csv, format_table, predict
@@ -21,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `timm-gcp predict`."""
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image file, folder or glob pattern")
     add_model_arguments(parser)
+    parser.add_argument("--class-map", metavar="FILE", help="names of the classes in the model's order")
     add_shared(parser, "pretrained", help="the model's pretrained weights; taken where no checkpoint is given")
     add_shared(parser, "batch_size", default=32)
     parser.add_argument("--topk", type=int, default=5, metavar="K", help="classes per image, if the model has as many")
@@ -33,8 +37,13 @@ def main(args: argparse.Namespace) -> int:
     """Print the likeliest classes; status 1 if an image could not be read."""
     check_at_least(args, 1, "batch_size", "topk")
     check_weights(args)
+    check_num_classes(args.num_classes)
+    class_map = read_class_map(args.class_map)
     images = find_images(args.images)
     loaded = load_model(args, pretrained=True)
+    check_classifier(loaded, args.checkpoint)
+    if class_map is not None:
+        loaded = replace(loaded, label_names=names_of(class_map, int(loaded.model.num_classes)))
     bar = tqdm(predict(loaded, images, args.batch_size, args.topk), total=len(images), leave=False, disable=None)
     results = list(bar)
     if args.csv:

@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +16,14 @@ from torch import Tensor
 
 from timm_gcp.commands.options import add_shared, check_at_least, check_weights
 from timm_gcp.common.files import write_text
+from timm_gcp.common.messages import counted
+from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
 from timm_gcp.inference.evaluate import class_table, compare, confusion_matrix, per_class, validate
-from timm_gcp.inference.model import Loaded, add_model_arguments, load_model, load_weights
+from timm_gcp.inference.model import Loaded, add_model_arguments, load_model
 from timm_gcp.plots.confusion import draw_confusion
+from timm_gcp.weights.source import read_source
+
+SHOWN = 20  # unreadable images named one by one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="second model, by name (its pretrained weights) or training checkpoint: also print how many images each "
         "of the two alone classifies correctly, and the p of McNemar's exact test",
     )
+    parser.add_argument("--class-map", metavar="FILE", help="names of the class folders in the model's order")
+    parser.add_argument(
+        "--allow-unreadable", action="store_true", help="status 0 although images could not be read (and don't count)"
+    )
     add_shared(parser, "batch_size", default=128)
     add_shared(parser, "workers")
     parser.add_argument("--output", metavar="DIR", help="write validate.json, per_class.csv and confusion.png here")
@@ -48,14 +58,27 @@ def main(args: argparse.Namespace) -> int:
     check_at_least(args, 1, "batch_size")
     check_at_least(args, 0, "workers")
     check_weights(args)
+    check_num_classes(args.num_classes)
     loaded = load_model(args, pretrained=True)
+    check_classifier(loaded, args.checkpoint)
     other = _load_other(args, loaded) if args.compare else None
-    dataset = args.dataset if args.dataset is not None else _dataset_of(args)
+    dataset = args.dataset if args.dataset is not None else loaded.dataset
     started = time.perf_counter()
-    evaluation = validate(loaded, args.data_dir, dataset, args.val_split, args.batch_size, args.workers)
+    evaluation = validate(
+        loaded,
+        args.data_dir,
+        dataset,
+        args.val_split,
+        args.batch_size,
+        args.workers,
+        args.class_map,
+        own_names(loaded, args.checkpoint),
+    )
     seconds = time.perf_counter() - started
     count = int(loaded.model.num_classes)
-    names = loaded.label_names or tuple(f"class {index}" for index in range(count))
+    names = (
+        loaded.label_names or _names(evaluation.class_names, count) or tuple(f"class {index}" for index in range(count))
+    )
     confusion = confusion_matrix(evaluation, count)
     rows = per_class(confusion, names)
     report = {
@@ -63,11 +86,12 @@ def main(args: argparse.Namespace) -> int:
         "checkpoint": args.checkpoint,
         "dataset": dataset,
         "images": len(evaluation.targets),
+        "unreadable": len(evaluation.unreadable),
         **evaluation.metrics,
         "input_size": list(loaded.data_config["input_size"]),
     }
     if other is not None:
-        second = validate(other, args.data_dir, dataset, args.val_split, args.batch_size, args.workers)
+        second = validate(other, args.data_dir, dataset, args.val_split, args.batch_size, args.workers, args.class_map)
         pair = compare(evaluation, second)
         report["compare"] = {
             "model": args.compare,
@@ -78,9 +102,18 @@ def main(args: argparse.Namespace) -> int:
         }
     if args.output:
         _write(Path(args.output), report, rows, confusion, names)
+    for sentence in evaluation.unreadable[:SHOWN]:
+        print(f"timm-gcp validate: {sentence}", file=sys.stderr)
+    if evaluation.unreadable:
+        print(
+            f"timm-gcp validate: {counted(len(evaluation.unreadable), 'image')} of {args.data_dir!r} can't be read and "
+            "didn't count: replace or remove such files, or accept them with --allow-unreadable.",
+            file=sys.stderr,
+        )
+    status = 1 if evaluation.unreadable and not args.allow_unreadable else 0
     if args.json:
         print(json.dumps({**report, "per_class": rows}, indent=2))
-        return 0
+        return status
     top5 = f"top-5 {report['top5']:.2f}%, " if count > 5 else ""  # of five classes or fewer it says nothing
     print(
         f"{loaded.name}: top-1 {report['top1']:.2f}%, {top5}loss {report['loss']:.4f} on "
@@ -96,14 +129,19 @@ def main(args: argparse.Namespace) -> int:
     print(class_table(rows))
     if args.output:
         print(f"wrote validate.json, per_class.csv and confusion.png to {args.output}")
-    return 0
+    return status
+
+
+def _names(names: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
+    """Names of the data set's classes where there is one for each of the model's."""
+    return names if names is not None and len(names) == count else None
 
 
 def _load_other(args: argparse.Namespace, first: Loaded) -> Loaded:
     """The model of `--compare`, made and fed as it says itself; device and precision are the first model's."""
     name: str = args.compare
-    is_file = Path(name).is_file() or name.endswith((".tar", ".pth", ".pt", ".safetensors"))
-    if is_file and not load_weights(name)[1].get("model"):
+    is_file = Path(name).exists() or name.endswith((".tar", ".pth", ".pt", ".safetensors"))
+    if is_file and not read_source(name).record.architecture:
         raise ValueError(
             f"--compare {name!r} says not which model it is of: give a training checkpoint, or a weight folder as "
             "local-dir:PATH."
@@ -121,13 +159,6 @@ def _load_other(args: argparse.Namespace, first: Loaded) -> Loaded:
             "compare models of the same classes."
         )
     return other
-
-
-def _dataset_of(args: argparse.Namespace) -> str:
-    """The data set that the checkpoint was trained on, or an image folder."""
-    if not args.checkpoint:
-        return ""
-    return load_weights(args.checkpoint)[1].get("dataset") or ""
 
 
 def _write(

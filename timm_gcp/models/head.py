@@ -156,6 +156,10 @@ def _clear_between(model: nn.Module, pool_path: str, classifier_path: str) -> No
         for name, module in list(part.named_children()):
             if name != inner[depth] and not isinstance(module, nn.Dropout):
                 setattr(part, name, nn.Identity())
+    if scope_path and isinstance(
+        getattr(scope, "in_conv", None), nn.Module
+    ):  # EfficientViT: widens the map to be pooled
+        scope.in_conv = nn.Identity()
     if scope_path and isinstance(getattr(model, "pre_logits", None), nn.Module):  # VGG: convolutions before the pooling
         model.pre_logits = nn.Identity()
 
