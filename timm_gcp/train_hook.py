@@ -2,8 +2,8 @@
 
 train.py imports the modules that `--device-modules` names before it builds anything, but has bound timm's scheduler
 factory by then. `install` therefore puts the extended factory wherever the original is bound. The checkpoints of such
-a run are completed, too: each gets the record of its model, with the classes of the data set that it was trained on. train.py
-also takes `cuda` unless told otherwise: where there is none, and none was asked for, it gets the CPU.
+a run are completed, too: each gets the record of its model, with the classes of the data set that it was trained on.
+train.py also takes `cuda` unless told otherwise: where there is none, and none was asked for, it gets the CPU.
 """
 
 from __future__ import annotations
