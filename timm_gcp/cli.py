@@ -21,6 +21,7 @@ COMMANDS = {
     "robustness": ("timm_gcp.robustness.command", "ImageNet-C and ImageNet-P scores"),
     "landscape": ("timm_gcp.landscape", "loss Lipschitzness and gradient predictiveness"),
     "detect": ("timm_gcp.detection_command", "train, evaluate and run detectors"),
+    "reproduce": ("timm_gcp.commands.reproduce", "every table and figure of the paper"),
 }
 
 
