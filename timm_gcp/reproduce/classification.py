@@ -65,7 +65,7 @@ def released(run: Run) -> tuple[Value, Value]:
 
 
 def _row(run: Run, labels: tuple[str, ...], figures: tuple[Value, ...]) -> Row:
-    return Row((paper.TITLES[run.backbone], *labels), run.backbone, run.architecture, figures, run)
+    return Row((paper.TITLES[run.backbone], *labels), run.backbone, run.architecture, figures, run, run.name)
 
 
 def _table_2() -> tuple[Row, ...]:

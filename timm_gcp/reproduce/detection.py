@@ -61,6 +61,7 @@ def _rows(table: Mapping[tuple[str, str, str], tuple[float, ...]]) -> tuple[Row,
             start_of(net, method).architecture,
             figures,
             (detector, net, method),
+            recipe_of(detector, net, method),
         )
         for (detector, net, method), figures in table.items()
     )
@@ -85,7 +86,14 @@ def _changes() -> str:
 
 ROWS_6, ROWS_7 = _rows(paper.TABLE_6), _rows(paper.TABLE_7)
 ROWS_8 = tuple(
-    Row((paper.TITLES[net], method), net, f"{net}_gcp", figures, ("fasterrcnn", net, method))
+    Row(
+        (paper.TITLES[net], method),
+        net,
+        f"{net}_gcp",
+        figures,
+        ("fasterrcnn", net, method),
+        recipe_of("fasterrcnn", net, method),
+    )
     for (net, method), figures in paper.TABLE_8.items()
 )
 

@@ -35,6 +35,7 @@ class Row:
         model: timm's name of the network.
         paper: The printed figures, in the order of the columns that are printed.
         source: What measures it: runs, or whatever the item's functions understand. None for a row that nobody runs.
+        name: Of its run or recipe, where that chooses the row alone.
     """
 
     labels: tuple[str, ...]
@@ -42,6 +43,12 @@ class Row:
     model: str
     paper: tuple[Value, ...] = ()
     source: Any = None
+    name: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What `--models` takes for it."""
+        return tuple(name for name in (self.backbone, self.model, self.name) if name)
 
 
 @dataclass(frozen=True)
@@ -85,14 +92,14 @@ class Item:
     published: bool = False
 
     def choose(self, models: Iterable[str] | None) -> list[Row]:
-        """Rows of these backbones (`resnet18`: all of its rows) or models (`resnet18_gcp`); all rows for None.
+        """Rows of these backbones (`resnet18`: all of its rows), models (`resnet18_gcp`) or runs; all rows for None.
 
         Raises:
             ValueError: For a name that no row has; lists the known ones.
         """
         if models is None:
             return list(self.rows)
-        known = list(dict.fromkeys(name for row in self.rows for name in (row.backbone, row.model)))
+        known = list(dict.fromkeys(name for row in self.rows for name in row.names))
         wanted = list(models)
         for name in wanted:
             if name not in known:
@@ -100,7 +107,7 @@ class Item:
                     f"{self.title} has no rows of {name!r}; --models takes {', '.join(known)}."
                     f"{did_you_mean(name, known)}"
                 )
-        return [row for row in self.rows if row.backbone in wanted or row.model in wanted]
+        return [row for row in self.rows if set(row.names) & set(wanted)]
 
 
 def spread(values: Iterable[float], digits: int = 2) -> str:

@@ -87,7 +87,10 @@ def epochs_in(summary: Path, first: int = 0) -> int:
     if not summary.is_file():
         return 0
     with summary.open(newline="", encoding="utf-8") as file:
-        numbers = [row.get("epoch") or "" for row in csv.DictReader(file)]
+        whole = [
+            row for row in csv.DictReader(file) if None not in row.values()
+        ]  # a row that was cut off doesn't count
+        numbers = [row.get("epoch", "") for row in whole]
     return max((int(float(text)) - first + 1 for text in numbers if text.replace(".", "", 1).isdigit()), default=0)
 
 
@@ -130,7 +133,7 @@ def _training(run: Run, setup: Setup, folder: Path, probe: Mapping[str, Any] | N
     if setup.classes != 1000:
         keys["num_classes"] = setup.classes
     if setup.limit is not None:
-        keys |= trial.train_keys(recipe["batch_size"], setup.limit)
+        keys |= trial.train_keys(recipe["batch_size"], setup.limit, setup.gpus)
     settings = {**recipe, **keys, **data_settings(setup, setup.imagenet_source), **(probe or {})}
     for place in ("csv", "device_modules", "workers"):
         settings.pop(place, None)

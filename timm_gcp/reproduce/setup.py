@@ -91,7 +91,7 @@ class Setup:
             raise FileNotFoundError(f"this needs {name}: give its folder, with {content}, as {option}.")
         if not all(any((given / part).is_dir() for part in names) for names in parts):
             raise FileNotFoundError(
-                f"{option} {str(given)!r} is not {name} or a set in its layout: no {content} in it."
+                f"{option} {str(given)!r} is not {name} or a set in its layout: {content} must be in it."
             )
         return given
 

@@ -24,9 +24,10 @@ PROBED_STEPS = 5  # step sizes of the landscape
 DETECTOR = {"epochs": 1, "batch_size": 2, "min_size": 64, "max_size": 96, "rpn_proposals": 50, "rois_per_image": 16}
 
 
-def train_keys(batch_size: int, limit: int) -> dict[str, Any]:
+def train_keys(batch_size: int, limit: int, gpus: int = 1) -> dict[str, Any]:
     """Keys of train.py that make a trial of a training run with this batch size."""
-    return {"epochs": 2, "batch_size": min(batch_size, limit), "img_size": IMAGE_SIZE, "workers": 0}
+    workers = 0 if gpus == 1 else 1  # train.py cannot do without
+    return {"epochs": 2, "batch_size": min(batch_size, limit), "img_size": IMAGE_SIZE, "workers": workers}
 
 
 def prepare(setup: Setup, data: Iterable[str]) -> None:
