@@ -123,18 +123,17 @@ def test_table_8(out, images, coco):
         assert 0 <= float(row["top-1, ours"]) <= 100 and 0 <= float(row["AP, ours"]) <= 100
 
 
-def test_table_9(out, capsys):
+def test_table_9(out, images, capsys):
     rows = run(out, "table9", "--models", "resnet18")
     for row in rows:
         assert float(row["parameters (M), ours"]) == pytest.approx(float(row["parameters (M), paper"]), abs=0.006)
         assert float(row["GMACs, ours"]) == pytest.approx(float(row["GMACs, paper"]), abs=0.02)
-        assert float(row["training (ms/image), ours"]) > float(row["inference (ms/image), ours"]) > 0
+        assert float(row["training (ms/image), ours"]) > 0 and float(row["inference (ms/image), ours"]) > 0
         assert row["top-1, ours"] == ""
-    assert "cost/resnet18-gcp-8k: new" in capsys.readouterr().out
-
-
-def test_table_9_trains_where_there_are_images(out, images):
-    (row,) = run(out, "table9", "--data-dir", images, "--models", "resnet18_gcp")
+    capsys.readouterr()
+    (row,) = run(out, "table9", "--data-dir", images, "--models", "resnet18_gcp")  # trains where there are images
+    printed = capsys.readouterr().out
+    assert "train/resnet18-gcp-8k-norm: new" in printed and "cost/resnet18-gcp-8k: finished" in printed
     assert row["top-1, paper"] == "75.07" and 0 <= float(row["top-1, ours"]) <= 100
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from timm_gcp.files import write_text
-from timm_gcp.reproduce import paper
+from timm_gcp.reproduce import paper, trial
 from timm_gcp.reproduce.classification import accuracy, different, hours
 from timm_gcp.reproduce.item import Column, Item, Row, Value, spread
 from timm_gcp.reproduce.jobs import Job, measure_job, shown, train_job
@@ -18,7 +18,6 @@ from timm_gcp.reproduce.setup import Setup
 
 RESULT = "cost.json"
 IMAGES, REPEATS = 8, 5  # of a timed step, and steps timed
-TRIAL_REPEATS = 1
 
 
 def _folder(run: Run, setup: Setup) -> Path:
@@ -39,7 +38,7 @@ def _measurement(run: Run, setup: Setup) -> Callable[[], None]:
 
 
 def _effort(setup: Setup) -> tuple[int, int]:
-    return (IMAGES, REPEATS) if setup.limit is None else (min(IMAGES, setup.limit), TRIAL_REPEATS)
+    return (IMAGES, REPEATS) if setup.limit is None else (trial.TIMED_IMAGES, trial.TIMED_STEPS)
 
 
 def _plan(rows: Sequence[Row], setup: Setup) -> list[Job]:

@@ -87,9 +87,7 @@ def epochs_in(summary: Path, first: int = 0) -> int:
     if not summary.is_file():
         return 0
     with summary.open(newline="", encoding="utf-8") as file:
-        whole = [
-            row for row in csv.DictReader(file) if None not in row.values()
-        ]  # a row that was cut off doesn't count
+        whole = [row for row in csv.DictReader(file) if None not in row.values()]  # not one that was cut off
         numbers = [row.get("epoch", "") for row in whole]
     return max((int(float(text)) - first + 1 for text in numbers if text.replace(".", "", 1).isdigit()), default=0)
 

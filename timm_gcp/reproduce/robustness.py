@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from timm_gcp.reproduce import paper
+from timm_gcp.reproduce import paper, trial
 from timm_gcp.reproduce.classification import different, hours
 from timm_gcp.reproduce.item import Column, Item, Row, Value, spread
 from timm_gcp.reproduce.jobs import Job, checkpoint, data_settings, shown, train_job
@@ -76,6 +76,7 @@ def _job(benchmark: str, labels: list[str], models: list[str], setup: Setup, ale
     line += ["--clean-dir", shown(clean)] if images and benchmark == "c" else []
     if not alexnet and needs_alexnet(benchmark, setup):
         line += ["--baseline", shown(result_path(baseline_folder(benchmark, setup), benchmark, ALEXNET))]
+    line += ["--limit", str(trial.CORRUPTED_IMAGES)] if setup.limit is not None else []
     workers = 0 if setup.limit is not None else setup.workers
     line += ["--workers", str(workers)] if workers is not None else []
     line += ["--device", setup.device] if setup.device else []

@@ -1,7 +1,8 @@
 """`--limit N`: the same plan on a handful of images, to see that everything runs. Its figures mean nothing.
 
 Each data set is cut to N images per split, as links in a folder of its own; training runs take two epochs (detectors
-one) at a small image size; the landscape is probed at five step sizes before every update.
+one) at a small image size; the landscape is probed at five step sizes before every update; robustness is measured on
+two images, made on the fly and not normalised; times are of one step of two images.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from timm_gcp.reproduce.setup import TRAIN, VAL, Setup, split_folder
 IMAGE_SIZE = 64  # pixels: the last map of a network with a stride of 32 has 2x2 positions
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 PROBED_STEPS = 5  # step sizes of the landscape
+CORRUPTED_IMAGES = 2  # of the robustness benchmarks, which make 75 images and 10 sequences of each
+TIMED_IMAGES, TIMED_STEPS = 2, 1  # of the cost per image
 # A detector of a few proposals on small images, in steps of two.
 DETECTOR = {"epochs": 1, "batch_size": 2, "min_size": 64, "max_size": 96, "rpn_proposals": 50, "rois_per_image": 16}
 
