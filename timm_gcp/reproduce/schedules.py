@@ -15,7 +15,7 @@ from timm_gcp.reproduce.setup import Setup
 from timm_gcp.schedule_spec import parse
 
 ROUNDING = 1e-9  # relative difference
-STEPS = 1000  # updates of an epoch, for the schedule that falls with every update
+STEPS = 100  # updates of an epoch, for the schedule that falls with every update
 
 
 def _linear(start: float, end: float, first: float, epoch: float) -> float:
