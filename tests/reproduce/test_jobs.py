@@ -168,6 +168,19 @@ def test_detectors_are_trained_by_their_recipes(published):
         assert order.index(f"{net}-{start}") < order.index(job.folder.name)
 
 
+def test_detectors_of_published_weights_need_them_and_no_imagenet(coco, tmp_path, monkeypatch):
+    monkeypatch.setenv("TIMM_GCP_HOME", str(tmp_path / "home"))
+    setup = Setup(tmp_path, data_dir=coco, published=True)
+    item = ITEMS["table6"]
+    with pytest.raises(FileNotFoundError, match=r"the weights resnet101_gcp\.norm_in1k are not on this machine"):
+        item.plan(item.choose(["resnet101"]), setup)
+    rows = [row for row in item.choose(["resnet50"]) if row.labels[2] == "GAP"]  # torchvision's
+    assert [job.folder.name for job in item.plan(rows, setup)] == [
+        "fasterrcnn_resnet50_gap-published",
+        "maskrcnn_resnet50_gap-published",
+    ]
+
+
 def test_detectors_share_their_batch_too():
     job = detect_job("maskrcnn_resnet50_gcp_m", classifier("resnet50", "GCP", "norm"), dry(gpus=4))
     assert job.command[:6] == ("torchrun", "--nproc-per-node=4", "-m", "timm_gcp.cli", "detect", "train")

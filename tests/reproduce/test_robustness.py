@@ -70,11 +70,21 @@ def test_released_weights_take_the_place_of_trainings(tmp_path, monkeypatch):
     assert f"--model {models} --pretrained" in found[1] and "out/robustness/c-published" in found[1]
 
 
-def test_released_weights_that_are_not_here_are_named(images, tmp_path, monkeypatch):
+def test_released_weights_know_the_classes_of_imagenet(images, tmp_path):
+    with pytest.raises(ValueError, match=r"ImageNet's 1000 classes, here are 2: leave out --weights published\.$"):
+        lines(Setup(tmp_path, data_dir=images, published=True), "resnet18")
+    with pytest.raises(ValueError, match=r"here are 2: leave out --weights published or --limit 4\.$"):
+        lines(Setup(tmp_path, data_dir=images, published=True, limit=4), "resnet18")
+
+
+def test_released_weights_that_are_not_here_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("TIMM_GCP_HOME", str(tmp_path / "home"))
+    for split in ("train", "val"):
+        for number in range(1000):
+            (tmp_path / "images" / split / f"n{number:04d}").mkdir(parents=True)
     message = r"the weights resnet18.norm_in1k are not on this machine: `timm-gcp weights fetch resnet18.norm_in1k`"
     with pytest.raises(FileNotFoundError, match=message):
-        lines(Setup(tmp_path, data_dir=images, published=True), "resnet18")
+        lines(Setup(tmp_path, data_dir=tmp_path / "images", published=True), "resnet18")
 
 
 def write_results(setup: Setup, run, c_factor: float, p_factor: float, alexnet: dict) -> None:

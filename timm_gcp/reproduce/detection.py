@@ -11,6 +11,7 @@ from timm_gcp.reproduce.classification import accuracy, different, hours
 from timm_gcp.reproduce.detectors import detect_job, precision
 from timm_gcp.reproduce.item import Column, Item, Row, Value, spread
 from timm_gcp.reproduce.jobs import Job, train_job
+from timm_gcp.reproduce.published import published_name
 from timm_gcp.reproduce.runs import Run, classifier
 from timm_gcp.reproduce.setup import Setup
 
@@ -35,8 +36,16 @@ def recipe_of(detector: str, backbone: str, method: str) -> str:
 
 
 def _plan(rows: Sequence[Row], setup: Setup) -> list[Job]:
-    """The classifiers, unless published ones are to be taken, then the detectors."""
+    """The classifiers, unless published ones are to be taken, then the detectors.
+
+    Raises:
+        FileNotFoundError: Published weights that are not on this machine.
+    """
     starts = [start_of(row.backbone, row.source[2]) for row in rows]
+    if setup.published:
+        for run in different(starts):
+            if run.pooling == "GCP":
+                published_name(run, setup)  # says so if it is not here
     jobs = [] if setup.published else [train_job(run, setup) for run in different(starts)]
     for row, start in zip(rows, starts, strict=True):
         jobs.append(detect_job(recipe_of(*row.source), None if setup.published else start, setup))

@@ -51,7 +51,17 @@ def needs_alexnet(benchmark: str, setup: Setup) -> bool:
 
 
 def _plan(rows: Sequence[Row], setup: Setup) -> list[Job]:
+    """The classifiers, unless published ones are to be taken, then AlexNet where it is needed, then both benchmarks.
+
+    Raises:
+        ValueError: Published weights, which know ImageNet's classes, with another number of them.
+    """
     runs = different(row.source for row in rows)
+    if setup.published and setup.classes != IMAGENET_CLASSES:
+        raise ValueError(
+            f"published weights know ImageNet's {IMAGENET_CLASSES} classes, here are {setup.classes}: leave out "
+            "--weights published" + (f" or --limit {setup.limit}." if setup.limit is not None else ".")
+        )
     jobs = [] if setup.published else [train_job(run, setup) for run in runs]
     for benchmark in BENCHMARKS:
         if needs_alexnet(benchmark, setup):
