@@ -142,7 +142,7 @@ def _completed(args: argparse.Namespace, model: Any) -> argparse.Namespace:
     try:
         config = {**resolve_data_config(vars(args), model=model), "crop_mode": "center"}  # as train.py validates
         return with_record(args, record_of(model, config, args, _classes))
-    except (ValueError, KeyError, AssertionError) as error:
+    except (ValueError, KeyError, AssertionError, AttributeError) as error:
         warnings.warn(f"the checkpoints of this run won't say how to build their model: {error}", stacklevel=2)
         return args
 

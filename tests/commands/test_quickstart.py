@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from pathlib import Path
 
 import numpy as np
@@ -53,19 +52,6 @@ def test_covariance_sees_sixteen_positions():
         with torch.device("meta"):
             model = timm.create_model(name, in_chans=1, **values["model_kwargs"])
         assert model.forward_features(torch.zeros(size, device="meta")).shape[-2:] == (4, 4)
-
-
-def test_without_scikit_learn(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def refuse(name, *rest, **more):
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ImportError, match=r"pip install 'timm-gcp\[quickstart\]'"):
-        write_digits(tmp_path / "digits")
 
 
 def summary(folder: Path, top1: list[float]) -> Path:

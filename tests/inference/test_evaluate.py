@@ -150,6 +150,7 @@ def test_comparison_refusals(trained, tmp_path, capsys):
     checkpoint = read(last)
     torch.save(checkpoint["state_dict"], bare)
     checkpoint["args"].num_classes = 3
+    del checkpoint["args"].timm_gcp  # the record, which says 2
     for name in ("fc.weight", "fc.bias"):
         checkpoint["state_dict"][name] = torch.cat([checkpoint["state_dict"][name]] * 2)[:3]
     torch.save(checkpoint, other)

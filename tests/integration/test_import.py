@@ -27,7 +27,7 @@ MODELS = {
 }
 # From the bottom up: a module of the import path may import those of earlier lines and of its own only.
 LAYERS = [
-    ["common", "common.messages", "common.data_config", "common.on_import"],
+    ["common", "common.messages", "common.data_config"],
     [f"ops{name}" for name in ("", ".choice", ".centring", ".eigh", ".newton_schulz", ".precision", ".triangle")],
     ["ops.scalar_functions"],
     ["ops.products", "ops.spectral"],

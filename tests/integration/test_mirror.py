@@ -11,7 +11,6 @@ SOURCE, TESTS = ROOT / "timm_gcp", ROOT / "tests"
 
 # module: the test file that covers it
 COVERED_BY: dict[str, str] = {
-    "cli.py": "test_init.py",
     "commands/cost.py": "inference/test_cost.py",
     "commands/data.py": "datasets/test_fashion_mnist.py",
     "commands/detect.py": "detection/test_run.py",
@@ -31,7 +30,6 @@ COVERED_BY: dict[str, str] = {
     "detection/weights.py": "detection/test_backbone.py",
     "functional.py": "functional/test_functional.py",
     "inference/export_onnx.py": "commands/test_export.py",
-    "inference/images.py": "inference/test_predict.py",
     "inference/model.py": "inference/test_evaluate.py",
     "landscape/plot.py": "landscape/test_landscape.py",
     "landscape/point.py": "landscape/test_landscape.py",
@@ -62,12 +60,15 @@ COVERED_BY: dict[str, str] = {
     "train/untouched.py": "landscape/test_landscape.py",
     "weights/architectures.py": "weights/test_catalog.py",
     "weights/authors.py": "weights/test_catalog.py",
+    "weights/classes.py": "integration/test_round_trip.py",
     "weights/fit.py": "integration/test_import.py",
     "weights/hub_errors.py": "weights/test_hub.py",
     "weights/importing.py": "integration/test_import.py",
     "weights/listing.py": "commands/test_weights.py",
+    "weights/rebuild.py": "integration/test_round_trip.py",
     "weights/resolve.py": "weights/test_store.py",
     "weights/sanity.py": "integration/test_import.py",
+    "weights/source.py": "integration/test_round_trip.py",
     "weights/triangle_order.py": "weights/test_layouts.py",
 }
 

@@ -245,7 +245,7 @@ def test_class_map_is_not_lost(tmp_path, capsys):
     (data / "validation" / "c9").mkdir()
     (data / "validation" / "c9" / "x.png").write_bytes((data / "validation" / "c0" / "0.png").read_bytes())
     assert main(["validate", "--checkpoint", str(tmp_path / "run"), "--data-dir", str(data), "--device", "cpu"]) == 1
-    assert "classes that the model was not trained on: c9" in capsys.readouterr().err
+    assert "lacks c9: name each of the 4 class folders in it" in capsys.readouterr().err
 
 
 def test_cost_of_a_checkpoint(tmp_path, capsys):

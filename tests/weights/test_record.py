@@ -139,3 +139,17 @@ def test_what_cannot_be_rebuilt():
         rebuild(source, ARCH, {"no_such_argument": 1})
     with pytest.raises(ValueError, match="`triangle_order` must be one of auto, row, column"):
         rebuild(source, ARCH, triangle_order="diagonal")
+
+
+def test_timm_that_notes_no_arguments(monkeypatch: pytest.MonkeyPatch):
+    """train.py of an older checkout runs with its own timm: the run's settings say what was asked for."""
+    monkeypatch.delattr("timm.models.get_model_args")
+    model = SimpleNamespace(num_classes=3, pretrained_cfg={"architecture": ARCH})
+    args = argparse.Namespace(
+        model_kwargs={"reduce_dim": 8}, gp="gcp", in_chans=None, input_size=[1, 32, 32], bn_eps=0.5
+    )
+    found = records.record_of(model, FULL["data_config"], args, {"a": 0, "b": 1, "c": 2})
+    assert found.model_args == {
+        "reduce_dim": 8, "global_pool": "gcp", "in_chans": 1, "bn_eps": 0.5, "num_classes": 3,
+    }  # fmt: skip
+    assert found.label_names == ("a", "b", "c")

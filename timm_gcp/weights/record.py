@@ -96,13 +96,8 @@ def record_of(
     Raises:
         ValueError: If the model has arguments that are not plain values.
     """
-    from timm.models import get_model_args
-
     settings = vars(args) if args is not None else {}
-    model_args = dict(get_model_args(model))
-    for key in ("bn_momentum", "bn_eps"):
-        if settings.get(key) is not None:
-            model_args.setdefault(key, settings[key])
+    model_args = _model_args(model, settings)
     names = {str(key): int(value) for key, value in (class_map or {}).items()}
     labels = tuple(label_names) if label_names else names_in_order(names, int(model.num_classes))
     values = {
@@ -122,6 +117,22 @@ def record_of(
 
 def _folder_name(path: Any) -> str:
     return Path(path).name if isinstance(path, str) else ""
+
+
+def _model_args(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a model as timm has noted them on it; before timm 1.0.31, which does not, as the run gave them."""
+    import timm.models
+
+    asked = {name: settings[key] for key, name in _FROM_ARGS.items() if settings.get(key) not in (None, "")}
+    noted = getattr(timm.models, "get_model_args", None)
+    if noted is not None:
+        return {**{key: asked[key] for key in ("bn_momentum", "bn_eps") if key in asked}, **noted(model)}
+    if settings.get("input_size"):
+        asked.setdefault("in_chans", settings["input_size"][0])
+    found = {**getattr(model, "_model_args", {}), **(settings.get("model_kwargs") or {}), **asked}
+    if hasattr(model, "num_classes"):
+        found["num_classes"] = int(model.num_classes)
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def with_record(args: argparse.Namespace, record: Record) -> argparse.Namespace:
