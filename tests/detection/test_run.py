@@ -89,7 +89,8 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(trained, data, tmp_p
 
 def test_a_detector_learns(tmp_path):
     data = make_set(tmp_path / "set", 16, 4)
-    steady = {"lr": 0.01, "epochs": 20, "decay_milestones": [16]}  # ends above 50 with each of four seeds
+    # 20 epochs end above 50 on some CPUs and at 23 on others, which round otherwise; there 30 end at 79.
+    steady = {"lr": 0.01, "epochs": 30, "decay_milestones": [24]}
     metrics = run_training(options(data, tmp_path / "out", eval_interval=0, seed=1, **steady))
     rows = list(csv.DictReader((tmp_path / "out" / "summary.csv").open()))
     assert float(rows[-1]["loss"]) < 0.7 * float(rows[0]["loss"])
