@@ -17,7 +17,7 @@ from typing import Any
 from timm_gcp.common.recipe import find_recipe, read_recipe
 from timm_gcp.reproduce import paper, trial
 from timm_gcp.reproduce.runs import Run
-from timm_gcp.reproduce.setup import Setup
+from timm_gcp.reproduce.setup import IMAGENET_CLASSES, Setup
 
 LAST, SUMMARY = "last.pth.tar", "summary.csv"  # timm's names
 PROBES = "landscape.csv"
@@ -128,13 +128,15 @@ def landscape_job(run: Run, setup: Setup) -> Job:
 
 def _training(run: Run, setup: Setup, folder: Path, probe: Mapping[str, Any] | None = None) -> Job:
     recipe, keys = read_recipe(find_recipe(run.recipe)), {"model": run.model, **run.keys}
-    if setup.classes != 1000:
+    if setup.classes != IMAGENET_CLASSES:
         keys["num_classes"] = setup.classes
     if setup.limit is not None:
         keys |= trial.train_keys(recipe["batch_size"], setup.limit, setup.gpus)
     settings = {**recipe, **keys, **data_settings(setup, setup.imagenet_source), **(probe or {})}
     for place in ("csv", "device_modules", "workers"):
         settings.pop(place, None)
+    if setup.gpus > 1:
+        keys["batch_size"] = share(settings["batch_size"], setup.gpus, run.name)  # train.py's is for each process
     where = ("--data-dir", shown(setup.imagenet), *words(keys))
     where += ("--output", shown(folder.parent), "--experiment", folder.name)
     if setup.workers is not None and setup.limit is None:
@@ -147,9 +149,8 @@ def _training(run: Run, setup: Setup, folder: Path, probe: Mapping[str, Any] | N
             modules.append("timm_gcp.reproduce.landscape_hook")
             where += ("--device-modules", *modules)
             environment[LANDSCAPE_VARIABLE] = json.dumps(dict(probe), separators=(",", ":"))
-        part = share(settings["batch_size"], setup.gpus, run.name)
         start = ("torchrun", f"--nproc-per-node={setup.gpus}", shown(_train_py(setup)))
-        command = (*start, "-c", shown(find_recipe(run.recipe)), *where, "--batch-size", str(part))
+        command = (*start, "-c", shown(find_recipe(run.recipe)), *where)
     else:
         program = ("train",) if probe is None else ("landscape", "train", *words(probe))
         command = ("timm-gcp", *program, "-c", run.recipe, *where)
