@@ -7,21 +7,17 @@ import json
 import sys
 
 import pytest
-import timm
-import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
+from probed_pair import RANGE, of_two
 from timm.task import ClassificationTask
 from toy_images import tiny_settings
 
 from timm_gcp import train_hook
 from timm_gcp.landscape import LandscapeCallback, read_records
 from timm_gcp.reproduce.jobs import LANDSCAPE_VARIABLE
-from timm_gcp.reproduce.landscape_train_py import Probes, from_environment, gathered, install
+from timm_gcp.reproduce.landscape_train_py import Probes, from_environment, install
 from timm_gcp.train.options import resolve_args
 from timm_gcp.train.run import train
-
-RANGE = {"low": 0.1, "high": 5.0, "points": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -73,27 +69,8 @@ def test_accumulated_batches_are_one_update(images, tmp_path):
     assert [record.step for record in read_records(tmp_path / "probes.csv")] == [0, 1]
 
 
-def _of_two(rank: int, folder: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    torch.manual_seed(0)
-    model = timm.create_model("test_resnet", num_classes=2).train()
-    images = torch.randn(4, 3, 32, 32)
-    targets = torch.arange(4) % 2
-    mine = slice(2 * rank, 2 * rank + 2)
-    assert torch.equal(gathered(images[mine]), images) and torch.equal(gathered(targets[mine]), targets)
-    probes = Probes(f"{folder}/two.csv", 1, **RANGE)
-    probes.before(model, images[mine], targets[mine])
-    dist.barrier()
-    if rank == 0:
-        one = LandscapeCallback(f"{folder}/one.csv", *RANGE.values(), every=1)
-        one.on_update(0, model, (images, targets))
-    else:
-        assert probes.callback.records == []
-    dist.destroy_process_group()
-
-
 def test_two_processes_probe_their_common_batch(tmp_path):
-    mp.spawn(_of_two, (str(tmp_path),), nprocs=2)
+    mp.spawn(of_two, (str(tmp_path),), nprocs=2)
     assert read_records(tmp_path / "two.csv") == read_records(tmp_path / "one.csv")
 
 
