@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .centring import centre
-from .dispatch import FORMS, SIDES, check_choice, choose_form, use_gram
+from .dispatch import FORMS, SIDES, check_choice, choose_form, is_exporting, use_gram
 from .newton_schulz import root
 from .precision import autocast_off, result_dtype, widen
 from .product_form import ProductPool, compose, product_value
@@ -28,7 +28,7 @@ def _features(x: Tensor) -> Tensor:
         raise ValueError(f"expected features of shape (B, D, H, W) or (B, D, N), got shape {tuple(x.shape)}")
     if not x.is_floating_point():
         raise TypeError(f"expected floating-point features, got {x.dtype}; convert them with .float()")
-    if x.shape[1] == 0 or x.shape[2:].numel() == 0:
+    if not is_exporting() and 0 in x.shape[1:]:  # a dynamic size compared with 0 would restrict its range
         raise ValueError(f"expected at least one channel and one position, got shape {tuple(x.shape)}")
     return widen(x.flatten(2))
 
@@ -192,8 +192,9 @@ def global_cov_pool(
         exponent: Exponent of `'power'`, in (0, 2].
         eps: Regulariser of `'log'`, in the units of the covariance.
         form: `'auto'`, or `'spectral'`, `'products'`, `'compose'` to force how Newton–Schulz is computed.
-        side: `'auto'` (the smaller), or `'covariance'` (D×D), `'gram'` (N×N); the same to `'none'` and
-            `'signed_sqrt_l2'`, which are the D×D matrix itself.
+        side: `'auto'` (the smaller; D×D in a program exported for a range of sizes that spans both), or
+            `'covariance'` (D×D), `'gram'` (N×N); the same to `'none'` and `'signed_sqrt_l2'`, which are the D×D
+            matrix itself.
         iteration_dtype: `'bfloat16'` rounds the factors of the products inside Newton–Schulz to it, for speed on GPUs;
             None computes them in the working precision. docs/performance.md has the error.
 
