@@ -14,7 +14,7 @@ import torch
 from timm.scheduler import create_scheduler_v2, scheduler_factory
 
 import timm_gcp.train_hook as hook
-from timm_gcp.schedulers import ClosedFormScheduler
+from timm_gcp.schedules.scheduler import ClosedFormScheduler
 
 TIMM_SCHEDULES = ["cosine", "tanh", "step", "multistep", "plateau", "poly"]
 

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 # subcommand -> (module, one-line help). A command module has two functions:
 # `add_arguments(parser)` declares its options, `main(args)` runs it and returns the exit status.
 COMMANDS = {
-    "quickstart": ("timm_gcp.quickstart", "train GAP and GCP twins on real digits and compare them"),
-    "train": ("timm_gcp.train", "run a recipe with timm's own parts"),
-    "validate": ("timm_gcp.validate", "measure accuracy on a data set"),
-    "predict": ("timm_gcp.predict", "classify images"),
-    "data": ("timm_gcp.data", "lay out a data set for timm's readers"),
-    "weights": ("timm_gcp.weights", "list, import, fetch, export and push pretrained weights"),
-    "cost": ("timm_gcp.cost", "parameters, GMACs and time per image of GCP and GAP"),
-    "plot": ("timm_gcp.plots", "draw schedules and convergence curves"),
-    "robustness": ("timm_gcp.robustness.command", "ImageNet-C and ImageNet-P scores"),
-    "landscape": ("timm_gcp.landscape", "loss Lipschitzness and gradient predictiveness"),
-    "detect": ("timm_gcp.detection_command", "train, evaluate and run detectors"),
+    "quickstart": ("timm_gcp.commands.quickstart", "train GAP and GCP twins on real digits and compare them"),
+    "train": ("timm_gcp.commands.train", "run a recipe with timm's own parts"),
+    "validate": ("timm_gcp.commands.validate", "measure accuracy on a data set"),
+    "predict": ("timm_gcp.commands.predict", "classify images"),
+    "data": ("timm_gcp.commands.data", "lay out a data set for timm's readers"),
+    "weights": ("timm_gcp.commands.weights", "list, import, fetch, export and push pretrained weights"),
+    "cost": ("timm_gcp.commands.cost", "parameters, GMACs and time per image of GCP and GAP"),
+    "plot": ("timm_gcp.commands.plot", "draw schedules and convergence curves"),
+    "robustness": ("timm_gcp.commands.robustness", "ImageNet-C and ImageNet-P scores"),
+    "landscape": ("timm_gcp.commands.landscape", "loss Lipschitzness and gradient predictiveness"),
+    "detect": ("timm_gcp.commands.detect", "train, evaluate and run detectors"),
 }
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .centring import centre
-from .dispatch import FORMS, SIDES, check_choice, choose_form, is_exporting, use_gram
-from .newton_schulz import root
-from .precision import autocast_off, result_dtype, widen
-from .product_form import ProductPool, compose, product_value
-from .scalar_functions import Log1p, NewtonSchulz, Power, ScalarFunction
-from .spectral_form import SpectralPool
-from .upper_triangle import gather_triangle
+from timm_gcp.common.messages import check_choice
+from timm_gcp.ops.centring import centre
+from timm_gcp.ops.choice import FORMS, SIDES, choose_form, is_exporting, use_gram
+from timm_gcp.ops.newton_schulz import root
+from timm_gcp.ops.precision import autocast_off, result_dtype, widen
+from timm_gcp.ops.products import ProductPool, compose, product_value
+from timm_gcp.ops.scalar_functions import Log1p, NewtonSchulz, Power, ScalarFunction
+from timm_gcp.ops.spectral import SpectralPool
+from timm_gcp.ops.triangle import gather_triangle
 
 NORMALIZATIONS = ("newton_schulz", "eigh", "power", "log", "none", "signed_sqrt_l2")
 

@@ -17,8 +17,8 @@ from typing import Any
 from timm.scheduler import scheduler_factory
 
 import timm_gcp  # noqa: F401  (registers the models)
-from timm_gcp.schedule_spec import is_ours
-from timm_gcp.schedulers import create
+from timm_gcp.schedules.scheduler import create
+from timm_gcp.schedules.spec import is_ours
 
 _NAME = "create_scheduler_v2"
 _MARK = "_timm_gcp_original"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install everything into a fresh virtual environment and run all checks: format, lint, types, timm's own model tests
-# over the models registered here, and this package's tests. Ends with pytest's summary line.
+# Install everything into a fresh virtual environment and run all checks: format, lint, types, layers, timm's own model
+# tests over the models registered here, and this package's tests. Ends with pytest's summary line.
 #
 #   bash tools/test.sh                   the newest timm
 #   TIMM_VERSION=1.0.31 bash tools/test.sh
@@ -20,10 +20,11 @@ export OMP_NUM_THREADS=1 MPLBACKEND=Agg
 ruff format --check .
 ruff check .
 mypy timm_gcp
+lint-imports --no-cache
 
 # timm's tests are in its source distribution. GITHUB_ACTIONS=true is what timm's own CI sets: without it two of its
 # tests try to download weights.
-TIMM_TESTS_DIR="$(python tests/timm_sdist.py)"
+TIMM_TESTS_DIR="$(python tests/helpers/timm_sdist.py)"
 export TIMM_TESTS_DIR
 GITHUB_ACTIONS=true python -m pytest -q -n "$WORKERS" -p timm_gcp -p no:cacheprovider \
     -c /dev/null --rootdir "$TIMM_TESTS_DIR" --confcutdir "$TIMM_TESTS_DIR" "$TIMM_TESTS_DIR/test_models.py" \

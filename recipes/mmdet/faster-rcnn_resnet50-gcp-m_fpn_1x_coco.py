@@ -26,7 +26,7 @@ model = dict(
         last_stage="maxpool",  # GCP_M; "stride2" is GCP_D
         # The wrapper has no norm_eval and no frozen_stages: this norm stands for the first, the learning rate of 0
         # below for the second.
-        norm_layer="timm_gcp.detection_backbone.EvalBatchNorm2d",
+        norm_layer="timm_gcp.detection.backbone.EvalBatchNorm2d",
     ),
     neck=dict(in_channels=[256, 512, 1024, 2048]),
 )

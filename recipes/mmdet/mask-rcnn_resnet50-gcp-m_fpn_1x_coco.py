@@ -21,7 +21,7 @@ model = dict(
         pretrained=True,
         out_indices=(1, 2, 3, 4),
         last_stage="maxpool",
-        norm_layer="timm_gcp.detection_backbone.EvalBatchNorm2d",
+        norm_layer="timm_gcp.detection.backbone.EvalBatchNorm2d",
     ),
     neck=dict(in_channels=[256, 512, 1024, 2048]),
 )

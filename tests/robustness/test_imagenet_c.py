@@ -9,13 +9,13 @@ from PIL import Image
 
 pytest.importorskip("imagecorruptions", reason="the robustness extra isn't installed")
 
+from robustness_sets import SIZE, classifier
+
 from timm_gcp.robustness import imagenet_c
 from timm_gcp.robustness.corruptions import TEST_CORRUPTIONS, corrupt, image_seed
 from timm_gcp.robustness.imagenet_c import Cell, CorruptedFolders, CorruptedSource
 from timm_gcp.robustness.results import open_result
 from timm_gcp.robustness.sources import FolderSource, Framing
-
-from .conftest import SIZE, classifier
 
 CELLS = [Cell("clean", 0), Cell("gaussian_noise", 2), Cell("impulse_noise", 5), Cell("glass_blur", 1)]
 

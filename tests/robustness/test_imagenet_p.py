@@ -9,14 +9,14 @@ import torch
 pytest.importorskip("av", reason="the robustness extra isn't installed")
 pytest.importorskip("cv2", reason="the robustness extra isn't installed")
 
+from robustness_sets import SIZE, classifier, levels, write_clip
+
 from timm_gcp.robustness import imagenet_p, metrics
 from timm_gcp.robustness.corruptions import image_seed
 from timm_gcp.robustness.imagenet_p import Clips, Sequences
 from timm_gcp.robustness.perturbations import perturb
 from timm_gcp.robustness.results import open_result
 from timm_gcp.robustness.sources import FolderSource, Framing
-
-from .conftest import SIZE, classifier, levels, write_clip
 
 
 def empty(tmp_path):

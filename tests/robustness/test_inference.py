@@ -7,13 +7,12 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from robustness_sets import classifier, pixels
 from torchvision import models
 from torchvision.transforms import functional as F
 
-from timm_gcp.robustness import options
+from timm_gcp.commands import robustness as options
 from timm_gcp.robustness.inference import Classifier, load_classifiers
-
-from .conftest import classifier, pixels
 
 
 def parse(*words: str) -> argparse.Namespace:

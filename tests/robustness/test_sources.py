@@ -1,29 +1,15 @@
 from __future__ import annotations
 
 import gzip
-import struct
 
 import numpy as np
 import pytest
 import timm.data
 from PIL import Image
+from robustness_sets import SIZE, idx, write_fashion_mnist, write_images
 
 from timm_gcp.robustness import sources
 from timm_gcp.robustness.sources import FashionMnistSource, FolderSource, Framing
-
-from .conftest import SIZE, write_images
-
-
-def idx(array: np.ndarray) -> bytes:
-    return struct.pack(f">I{array.ndim}I", 2048 + array.ndim, *array.shape) + array.tobytes()
-
-
-def write_fashion_mnist(folder, images: np.ndarray, labels: np.ndarray, packed: bool = True) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, array in (("t10k-images-idx3-ubyte", images), ("t10k-labels-idx1-ubyte", labels)):
-        content = idx(array.astype(np.uint8))
-        path = folder / (name + ".gz" if packed else name)
-        path.write_bytes(gzip.compress(content) if packed else content)
 
 
 def test_spread_is_even_and_keeps_classes_balanced():

@@ -2,7 +2,7 @@
 
 Seventeen come from the package `imagecorruptions-imaug`; frost and the elastic transform, where that package departs
 from the benchmark's published definition (Hendrycks and Dietterich, ICLR 2019), are written here.
-`tools/compare_corruptions.py` measures how far every one is from the benchmark's own code.
+`tools/studies/compare_corruptions.py` measures how far every one is from the benchmark's own code.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from timm_gcp.loading import Loaded, load_model
-from timm_gcp.train_setup import pick_device
+from timm_gcp.common.device import pick_device
+from timm_gcp.inference.model import Loaded, load_model
 
 TORCHVISION = "torchvision:"  # prefix of models that timm lacks, such as the benchmark's baseline AlexNet
 LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601, as Pillow turns colour into grey
@@ -68,8 +68,8 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
     """Build the classifiers that `--model`, `--checkpoint` and `--label` describe.
 
     Args:
-        args: options of `loading.add_model_arguments`, with `model` a list, `checkpoint` a list or None, `label` a
-            list or None, and `pretrained`.
+        args: options of `inference.model.add_model_arguments`, with `model` a list, `checkpoint` a list or None,
+            `label` a list or None, and `pretrained`.
 
     Raises:
         ValueError: if the lists don't fit together, labels repeat, or weights are missing.
@@ -111,8 +111,8 @@ def _load_torchvision(args: argparse.Namespace) -> Loaded:
 
     from torchvision import models
 
-    from timm_gcp.convert import unwrap
-    from timm_gcp.safe_load import read_checkpoint
+    from timm_gcp.weights.checkpoint import read_checkpoint
+    from timm_gcp.weights.layouts import unwrap
 
     name = args.model.removeprefix(TORCHVISION)
     if name not in models.list_models(module=models):

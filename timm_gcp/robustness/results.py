@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from timm_gcp.files import write_text
+from timm_gcp.common.files import write_text
 
 ALEXNET = "alexnet"  # name of the baseline that the package holds
 

@@ -29,12 +29,14 @@ from compare_report import write_report
 from image_tensors import hold_out, packed
 from study_config import Cell, Entry, Study, read_study
 
-from timm_gcp.evaluate import evaluate
-from timm_gcp.files import write_text
-from timm_gcp.plot_convergence import read_summary
-from timm_gcp.tensor_loader import TensorData
-from timm_gcp.train import Callback, PrintEpochs, resolve_args, train
-from timm_gcp.train_task import load_checkpoint
+from timm_gcp.common.files import write_text
+from timm_gcp.inference.evaluate import evaluate
+from timm_gcp.train.callback import Callback, PrintEpochs
+from timm_gcp.train.checkpoint import load_checkpoint
+from timm_gcp.train.curves import read_summary
+from timm_gcp.train.in_memory import TensorData
+from timm_gcp.train.options import resolve_args
+from timm_gcp.train.run import train
 
 
 class WallTime(Callback):
@@ -87,7 +89,7 @@ def train_cell(cell: Cell, study: Study, data_dir: str, output: Path, test: bool
 def _test(model: Any, args: argparse.Namespace, study: Study, data_dir: str, cache: Path, folder: Path) -> None:
     from timm.data import resolve_data_config
 
-    from timm_gcp.tensor_loader import TensorLoader
+    from timm_gcp.train.in_memory import TensorLoader
 
     model.load_state_dict(load_checkpoint(folder / "last.pth.tar")["state_dict"])
     images, targets = packed(data_dir, "val", study.pixels, cache)

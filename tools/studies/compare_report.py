@@ -11,9 +11,9 @@ from pathlib import Path
 
 from study_config import Entry, Study
 
-from timm_gcp.figures import COLOURS, new_figure, plain, save
-from timm_gcp.files import copy, write_text
-from timm_gcp.plot_convergence import read_summary
+from timm_gcp.common.files import copy, write_text
+from timm_gcp.plots.style import COLOURS, new_figure, plain, save
+from timm_gcp.train.curves import read_summary
 
 _RECORDS = ("summary.csv", "seconds.csv", "test.json", "args.yaml")
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torchvision.transforms.functional import center_crop, resize
 from tqdm import tqdm
 
-from timm_gcp.files import replacing
+from timm_gcp.common.files import replacing
 
 Images = tuple[Tensor, Tensor]  # (N, 3, S, S) uint8 and (N,) int64
 

@@ -1,0 +1,163 @@
+"""The study tool: its configurations, the held-out images, the paired test, and a whole study on a few images."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from scipy.stats import binomtest
+from toy_images import TINY, image_folder
+
+TOOLS = Path(__file__).parents[3] / "tools" / "studies"
+pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
+
+STUDY = {
+    "title": "toy",
+    "data": {"pixels": 32, "held_out": 0.25},
+    "recipe": "shufflenetv2_adju",
+    "keys": {
+        "model": TINY,
+        "batch_size": 8,
+        "epochs": 2,
+        "sched": "gcp_shufflenetv2_adju:stretch",
+        "lr": 0.05,
+        "img_size": 32,
+        "color_jitter": None,
+        "device": "cpu",
+    },
+    "tune": {"lr": [0.01, 0.05], "epochs": 1},
+    "runs": {"one": {}, "two": {"keys": {"momentum": 0.5}, "against": "one", "label": "Two"}},
+}
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return importlib.import_module
+
+
+def write_study(path: Path, **changes) -> Path:
+    path.write_text(yaml.safe_dump({**STUDY, **changes}))
+    return path
+
+
+def test_shipped_configurations_are_studies_of_known_models(tool) -> None:
+    import timm
+
+    from timm_gcp.train.options import resolve_args
+
+    for path in (TOOLS / "configs").glob("*.yaml"):
+        study = tool("study_config").read_study(path)
+        for module in study.modules:
+            tool(module)
+        folders = [cell.folder for entry in study.entries for cell in entry.cells({})]
+        assert len(set(folders)) == len(folders)
+        for entry in study.entries:
+            assert resolve_args(entry.recipe, entry.keys).epochs == entry.keys["epochs"]
+            assert timm.is_model(entry.keys["model"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"runs": {}}, "is not a study: it needs `runs`"),
+        ({"colour": 1}, "unknown key colour; known are title, data"),
+        ({"runs": {"a": {"lr": 1}}}, "unknown key lr; known are recipe, keys"),
+        ({"data": {"held_out": 0.1}}, "data.pixels, the side of the stored images, must be at least 1, got None"),
+        ({"data": {"pixels": 8, "held_out": 1.5}}, "data.held_out must be a share between 0 and 1, got 1.5"),
+        ({"runs": {"a": {"against": "b"}}}, "run a is set against 'b'; runs are a"),
+        ({"recipe": None}, "run one has no recipe"),
+    ],
+)
+def test_bad_study_is_refused(tool, tmp_path: Path, changes, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        tool("study_config").read_study(write_study(tmp_path / "s.yaml", **changes))
+
+
+def test_missing_study(tool, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no study at"):
+        tool("study_config").read_study(tmp_path / "none.yaml")
+
+
+def test_hold_out_takes_the_same_share_of_each_class(tool) -> None:
+    targets = torch.tensor([0] * 20 + [1] * 40)
+    kept, held = tool("image_tensors").hold_out(targets, 0.1)
+    assert torch.bincount(targets[held]).tolist() == [2, 4]
+    assert sorted(torch.cat((kept, held)).tolist()) == list(range(60))
+    assert torch.equal(held, tool("image_tensors").hold_out(targets, 0.1)[1])
+    with pytest.raises(ValueError, match="class 1 has 2 training images, too few to hold out 10%"):
+        tool("image_tensors").hold_out(torch.tensor([0] * 20 + [1] * 2), 0.1)
+
+
+def test_packed_images_are_the_resized_centre(tool, tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "data", train=2, validation=2)
+    images, targets = tool("image_tensors").packed(folder, "val", 16, tmp_path / "cache")
+    assert images.shape == (4, 3, 16, 16)
+    assert targets.tolist() == [0, 0, 1, 1]
+    assert images[0, 0].float().mean() > images[0, 1].float().mean() + 50  # class 0 is brightest in red
+    again, _ = tool("image_tensors").packed("gone", "val", 16, tmp_path / "cache")
+    assert torch.equal(images, again)
+    with pytest.raises(FileNotFoundError, match="no folder 'gone'"):
+        tool("image_tensors").packed("gone", "train", 16, tmp_path / "cache")
+
+
+def test_mcnemar_is_the_exact_binomial_test(tool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second = (torch.rand(2, 500, generator=generator) < torch.tensor([[0.8], [0.72]])).tolist()
+    ours, theirs, p = tool("compare_report").mcnemar(first, second)
+    assert ours == sum(a and not b for a, b in zip(first, second, strict=True))
+    assert p == pytest.approx(binomtest(ours, ours + theirs, 0.5).pvalue, rel=1e-12)
+    assert tool("compare_report").mcnemar([True], [True]) == (0, 0, 1.0)
+
+
+def test_whole_study_then_nothing_left_to_do(tool, tmp_path: Path, monkeypatch, capsys) -> None:
+    data = image_folder(tmp_path / "data", train=16, validation=6)
+    config = write_study(tmp_path / "toy.yaml")
+    compare = tool("compare")
+    command = ["compare.py", str(config), "--data-dir", str(data), "--output", str(tmp_path / "runs")]
+    monkeypatch.setenv("PYTHONPATH", str(TOOLS.parents[1]))
+    monkeypatch.setattr(sys, "argv", [*command, "--docs", str(tmp_path / "docs")])
+    assert compare.main() == 0
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert "| Two | 1 |" in page
+    assert "| one | lr 0.01 |" in page
+    assert (tmp_path / "docs" / "curves.png").stat().st_size > 1000
+    chosen = yaml.safe_load((tmp_path / "runs" / "one-seed0" / "args.yaml").read_text())["lr"]
+    trials = {
+        lr: float((tmp_path / f"runs/one-tune-lr{lr}-seed0/summary.csv").read_text().splitlines()[-1].split(",")[3])
+        for lr in (0.01, 0.05)
+    }
+    assert trials[chosen] == max(trials.values())
+
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.tar")}
+    assert compare.main() == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.tar")} == before
+    monkeypatch.setattr(sys, "argv", ["compare.py", str(config), "--tables", "--docs", str(tmp_path / "docs")])
+    assert compare.main() == 0
+    assert (tmp_path / "docs" / "results.md").read_text() == page
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", [*command, "--list"])
+    assert compare.main() == 0
+    assert all(line.startswith("done") for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("extra", "text"),
+    [
+        (["--runs", "three"], "no run three in .*; it has one, two"),
+        (["--tables", "--docs", "nowhere"], "no finished run in"),
+        (["--data-dir", "gone"], "no folder 'gone'"),
+    ],
+)
+def test_errors_are_one_sentence(tool, tmp_path: Path, monkeypatch, capsys, extra, text) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["compare.py", str(write_study(tmp_path / "s.yaml")), *extra])
+    assert tool("compare").main() == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(text, error)

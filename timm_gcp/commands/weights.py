@@ -1,0 +1,175 @@
+"""The command `timm-gcp weights list|import|fetch|export|push`."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from timm_gcp.weights import catalog as table
+from timm_gcp.weights import drive, hub, store
+from timm_gcp.weights.importing import ORDERS, Imported, import_file
+from timm_gcp.weights.listing import rows
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands."""
+    commands = parser.add_subparsers(dest="weights_command", required=True, metavar="COMMAND")
+
+    listing = commands.add_parser("list", help="known weights and where each can be had")
+    listing.add_argument("pattern", nargs="?", default="*", help="part of a name, or a pattern such as '*_in1k'")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+
+    importing = commands.add_parser("import", help="checkpoint file -> verified weight folder in the local store")
+    importing.add_argument("path", metavar="PATH", help="the authors' .pth.tar, or any other checkpoint")
+    importing.add_argument("--as", dest="name", metavar="ARCH.TAG", help="name; told by the file name if it is theirs")
+    _conversion(importing)
+
+    fetching = commands.add_parser("fetch", help="download the authors' file from Google Drive and import it")
+    fetching.add_argument("name", metavar="NAME", help="such as resnet50_gcp.norm_in1k; see `timm-gcp weights list`")
+    fetching.add_argument("--url", help="download from here instead of Google Drive")
+    fetching.add_argument("--force", action="store_true", help="replace weights of that name")
+
+    exporting = commands.add_parser("export", help="training checkpoint -> weight folder anywhere")
+    exporting.add_argument("model", metavar="MODEL", help="model name, with a tag if you like: resnet18_gcp.mine")
+    exporting.add_argument("checkpoint", metavar="CHECKPOINT", help="such as model_best.pth.tar")
+    exporting.add_argument("--to", required=True, metavar="DIR", help="folder to write")
+    exporting.add_argument("--label-names", metavar="FILE", help="text file with one class name per line")
+    exporting.add_argument("--dtype", choices=DTYPES, help="type to store the weights in; by default the file's own")
+    _conversion(exporting)
+
+    pushing = commands.add_parser("push", help="upload a weight folder to the Hugging Face Hub")
+    pushing.add_argument("name", metavar="NAME", help="weights in the local store or the package")
+    pushing.add_argument(
+        "--repo-org", metavar="ORG", help=f"Hub user or organisation (default: ${table.HUB_ORG_VARIABLE})"
+    )
+    pushing.add_argument("--private", action="store_true", help="create the repository private")
+    pushing.add_argument("--licence", "--license", metavar="SPDX-ID", help="licence, where the source states none")
+    pushing.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
+
+
+def _conversion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ema", action="store_true", help="take the averaged weights of a training checkpoint")
+    parser.add_argument(
+        "--triangle-order", choices=ORDERS, default="auto", help="order of the upper triangle in the file"
+    )
+    parser.add_argument("--model-kwargs", nargs="*", default=[], metavar="KEY=VALUE", help="such as reduce_dim=64")
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the subcommand; the exit status."""
+    run = {"list": _list, "import": _import, "fetch": _fetch, "export": _export, "push": _push}
+    return run[args.weights_command](args)
+
+
+def _list(args: argparse.Namespace) -> int:
+    found = rows(args.pattern)
+    if args.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    header = ("weights", "state", "D", "params", "GMACs", "top-1", "top-5", "licence")
+    lines = [header]
+    for row in found:
+        figure = row["figures"][0] if row["figures"] else None
+        lines.append(
+            (
+                row["name"],
+                row["state"],
+                str(row["dimension"] or "-"),
+                f"{row['params'] / 1e6:.2f}M" if row["params"] else "-",
+                f"{row['gmacs']:.2f}" if row["gmacs"] else "-",
+                f"{figure['top1']:.2f}" if figure else "-",
+                f"{figure['top5']:.2f}" if figure else "-",
+                row["licence"] or ("none stated" if row["licence_note"] else "-"),
+            )
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    if any(row["licence_note"] and not row["licence"] for row in found):
+        print(f"\n{table.NO_LICENCE} Figures: the authors' release; --json has the paper's too.")
+    return 0
+
+
+def _import(args: argparse.Namespace) -> int:
+    result = import_file(
+        args.path,
+        args.name,
+        use_ema=args.ema,
+        triangle_order=args.triangle_order,
+        replace=args.force,
+        model_args=_model_args(args.model_kwargs),
+    )
+    _report(result)
+    return 0
+
+
+def _fetch(args: argparse.Namespace) -> int:
+    if store.find(args.name) is not None and not args.force:
+        print(f"{args.name} is on this machine already: {store.find(args.name)}. --force downloads it again.")
+        return 0
+    path = drive.download(args.name, args.url)
+    _report(import_file(path, args.name, replace=args.force))
+    print(f"The download can be removed: {path}")
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    name = args.model if "." in args.model else f"{args.model}.export"
+    labels = Path(args.label_names).read_text(encoding="utf-8").split("\n") if args.label_names else None
+    result = import_file(
+        args.checkpoint,
+        name,
+        use_ema=args.ema,
+        triangle_order=args.triangle_order,
+        replace=args.force,
+        model_args=_model_args(args.model_kwargs),
+        target=Path(args.to),
+        label_names=[label.strip() for label in labels if label.strip()] if labels else None,
+        dtype=getattr(torch, args.dtype) if args.dtype else None,
+    )
+    print(f'{result.folder}\ntimm.create_model("local-dir:{result.folder}", pretrained=True)')
+    return 0
+
+
+def _push(args: argparse.Namespace) -> int:
+    upload = hub.prepare(args.name, args.repo_org, args.private, args.licence)
+    if args.dry_run:
+        print(upload.describe())
+        return 0
+    print(hub.push(upload))
+    print(f'timm.create_model("hf-hub:{upload.repo}", pretrained=True)')
+    return 0
+
+
+def _report(result: Imported) -> None:
+    order = f", triangle order {result.triangle_order}" if result.triangle_order else ""
+    print(f"{result.folder}  (naming: {result.layout}{order})")
+    if result.name.split(".")[0] in table.OURS:
+        print(f'timm.create_model("{result.name}", pretrained=True)')
+    else:
+        print(f'timm.create_model("local-dir:{result.folder}", pretrained=True)')
+    if result.layout in table.THIRD_PARTY_LAYOUTS or result.name in table.WEIGHTS:
+        print(table.NO_LICENCE, file=sys.stderr)
+
+
+def _model_args(pairs: list[str]) -> dict[str, Any]:
+    """`key=value` words as keywords; values are Python literals where they can be, else strings."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.isidentifier():
+            raise ValueError(f"--model-kwargs takes KEY=VALUE, such as reduce_dim=64. Got {pair!r}.")
+        try:
+            found[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[key] = value
+    return found

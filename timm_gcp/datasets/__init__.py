@@ -1,0 +1,1 @@
+"""Data sets that need a layout of their own."""

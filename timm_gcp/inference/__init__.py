@@ -1,0 +1,1 @@
+"""Trained classifiers in use: load, evaluate, predict, measure the cost."""

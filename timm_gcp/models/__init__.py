@@ -1,0 +1,8 @@
+"""The registered models, the pooling layer, the head swap and the backbone that timm lacks."""
+
+from timm_gcp.models.gcp import LAST_STAGES, default_cfgs, set_last_stage
+from timm_gcp.models.head import swap_pooling
+from timm_gcp.models.pooling import GlobalCovPool2d
+from timm_gcp.models.shufflenetv2 import ShuffleNetV2
+
+__all__ = ["LAST_STAGES", "GlobalCovPool2d", "ShuffleNetV2", "default_cfgs", "set_last_stage", "swap_pooling"]

@@ -1,0 +1,1 @@
+"""The computations behind `timm_gcp.functional`, on tensors only."""

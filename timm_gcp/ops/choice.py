@@ -1,0 +1,55 @@
+"""Which form computes a pooling, and on which side: the one place where that is decided."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from timm_gcp.common.messages import check_choice
+
+FORMS = ("auto", "spectral", "products", "compose")
+SIDES = ("auto", "covariance", "gram")
+
+# Smallest side from which one LAPACK eigendecomposition is cheaper than the products of a forward and a backward pass
+# (see docs/performance.md). Without a gradient there are too few products to save.
+SPECTRAL_MIN_SIDE = 80
+
+_torch_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+def is_exporting() -> bool:
+    """Whether `torch.export` is capturing the code (torch 2.7 and newer tell)."""
+    return bool(_torch_is_exporting())
+
+
+def use_gram(dim: int, positions: int, side: str = "auto") -> bool:
+    """Whether to work on the N×N side: when asked to, or when it is the smaller one.
+
+    A program exported with dynamic height and width has one side for all sizes: N×N if that is the smaller one over
+    their whole range, else D×D. Asking whether `positions < dim` would restrict the range to one answer.
+    """
+    check_choice("side", side, SIDES)
+    if side != "auto":
+        return side == "gram"
+    if is_exporting():
+        from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy
+
+        return bool(statically_known_true(positions < dim))
+    return positions < dim
+
+
+def choose_form(x: Tensor, smaller: int, form: str = "auto") -> str:
+    """Form for `x` whose chosen side is `smaller` × `smaller`.
+
+    Graph capture (export, ONNX, compile, tracing) takes plain differentiable operations. Eager CPU code takes the
+    eigendecomposition where a gradient is wanted and the side is at least `SPECTRAL_MIN_SIDE`; all else, GPUs included,
+    takes batched products.
+    """
+    check_choice("form", form, FORMS)
+    if form != "auto":
+        return form
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return "compose"
+    if x.device.type == "cpu" and smaller >= SPECTRAL_MIN_SIDE and torch.is_grad_enabled() and x.requires_grad:
+        return "spectral"
+    return "products"

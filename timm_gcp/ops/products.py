@@ -1,0 +1,236 @@
+"""Product form of the pooling: Newton–Schulz by batched matrix products, on the D×D or the N×N side.
+
+The form for devices where eigendecompositions are slow. Its backward uses that the Fréchet derivative of a matrix
+function at a symmetric matrix is self-adjoint: the gradient with respect to the iterated matrix is the *tangent* of
+the same recursion in the direction of the incoming gradient. Every tangent is symmetric, which leaves, with R the
+residual and W the iterate (Z on the N×N side, Y on the D×D side),
+
+    M = R Ṙ,   Ṙ⁺ = (3(M + Mᵀ) + V + Vᵀ)/4 with V = (M/2 + Mᵀ)R,   Ẇ⁺ = Ẇ + (Ẇ R⁺ + W Ṙ⁺)/2:
+
+four products a step where reverse mode takes six, and in the order of the forward, so that the iterates W can be
+rebuilt alongside (one product a step) instead of kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from timm_gcp.ops.centring import fewer_columns, peak_scale, project_adjoint, recorded_peak_scale, square_norm
+from timm_gcp.ops.newton_schulz import (
+    add_identity_,
+    add_product_,
+    add_to_diagonal,
+    inverse_root,
+    next_residual,
+    product,
+    root,
+)
+from timm_gcp.ops.precision import autocast_off
+from timm_gcp.ops.triangle import gather_triangle, product_triangle, twice_symmetric
+
+Low = torch.dtype | None  # type that the factors of n×n products are rounded to, None for their own
+
+
+def _first_iterate(a: Tensor, residual: Tensor, gram: bool, low: Low) -> Tensor:
+    return add_identity_(0.5 * residual, 1.0) if gram else product(a, residual, low, a, alpha=0.5)
+
+
+def _recursion(a: Tensor, n_iter: int, gram: bool, low: Low = None) -> tuple[list[Tensor], Tensor]:
+    """Residuals R₁ … R_{K−1} and the last iterate W_K of the recursion in `newton_schulz`, from the small side `a`."""
+    residual = add_identity_(-a, 1.0)
+    iterate = _first_iterate(a, residual, gram, low)
+    residuals = []
+    for _ in range(n_iter - 1):
+        residual = next_residual(residual, low)
+        residuals.append(residual)
+        iterate = product(iterate, residual, low, iterate, alpha=0.5)
+    return residuals, iterate
+
+
+def _tangent(
+    direction: Tensor, a: Tensor, residuals: Sequence[Tensor], gram: bool, low: Low = None
+) -> tuple[Tensor, Tensor]:
+    """Derivative of W_K in the symmetric `direction` of `a` (also the adjoint applied to it), and W_K."""
+    r, r_dot = add_identity_(-a, 1.0), -direction
+    w = _first_iterate(a, r, gram, low)
+    if gram:
+        w_dot = 0.5 * r_dot
+    else:
+        cross = product(a, direction, low)
+        w_dot = 1.5 * direction - 0.5 * (cross + cross.mT)
+    for r_next in residuals:
+        m = product(r, r_dot, low)
+        v = add_product_(m, torch.add(m.mT, m, alpha=0.5), r, low, beta=0.75, alpha=0.25)
+        r_dot = v + v.mT
+        # The tangent of a product of two functions of one matrix is symmetric as it stands.
+        w_dot = add_product_(product(w_dot, r_next, low, w_dot, alpha=0.5), w, r_dot, low, alpha=0.5)
+        w = product(w, r_next, low, w, alpha=0.5)
+        r = r_next
+    return w_dot, w
+
+
+def _fewer(x: Tensor, gram: bool) -> bool:
+    return gram and not torch.compiler.is_compiling() and fewer_columns(x.shape[-1])
+
+
+def _keeps_features(x: Tensor, n_iter: int) -> bool:
+    """Whether the scaled features `(D, n)` are kept for backward: where the K − 1 residuals `(n, n)` take more."""
+    return x.shape[1] <= (n_iter - 1) * x.shape[2]
+
+
+def _small_side(scaled: Tensor, gram: bool) -> Tensor:
+    return torch.bmm(scaled.mT, scaled) if gram else torch.bmm(scaled, scaled.mT)
+
+
+def _unit_trace(scaled: Tensor, peak: Tensor, gram: bool) -> tuple[Tensor, Tensor]:
+    """The smaller side divided by its trace, and the trace `(B, 1, 1)`, one for a constant sample."""
+    side = _small_side(scaled, gram)
+    trace = square_norm(side, peak)
+    return side / trace, trace
+
+
+def _value_scale(peak: Tensor, trace: Tensor, positions: int, gram: bool) -> Tensor:
+    """Factor of `scaled·Z·scaledᵀ` or of Y in the result: ‖Xc‖/√N with ‖Xc‖ = peak·√trace, less what Z lacks."""
+    root_trace = trace.sqrt() * positions**0.5
+    return peak / root_trace if gram else peak * root_trace / positions
+
+
+def compose(x: Tensor, n_iter: int, gram: bool, low: torch.dtype | None = None) -> Tensor:
+    """`(B, D, N)` -> `(B, D(D+1)/2)` with autograd's own backward: the form for export and for TorchScript."""
+    scaled, peak = recorded_peak_scale(x, fewer=False)
+    side, trace = _unit_trace(scaled, peak, gram)
+    factor = _value_scale(peak, trace, x.shape[-1], gram)
+    if gram:
+        return gather_triangle(torch.bmm(torch.bmm(scaled, inverse_root(side, n_iter, low) * factor), scaled.mT))
+    return gather_triangle(root(side, n_iter, low)) * factor.flatten(1)
+
+
+def _gradient(
+    grad: Tensor,
+    scaled: Tensor,
+    side: Tensor,
+    trace: Tensor,
+    residuals: Sequence[Tensor],
+    positions: int,
+    gram: bool,
+    low: Low = None,
+) -> Tensor:
+    """Gradient `(B, D, N)`; every scale, and the way back from N − 1 columns, is applied on the smaller side."""
+    sym = twice_symmetric(grad, scaled.shape[1])
+    factor = (trace * positions).rsqrt()
+    if gram:
+        p = torch.bmm(scaled.mT, sym).mT  # S X, in the layout that is the faster product
+        inner = torch.bmm(scaled.mT, p).div_(trace)
+        d_side, last = _tangent(inner, side, residuals, gram, low)
+        slope = -0.5 * (inner * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
+        right, left = add_to_diagonal(d_side, slope) * factor, last * factor
+        if scaled.shape[-1] < positions:
+            right, left = project_adjoint(right, positions), project_adjoint(left, positions)
+        return add_product_(torch.bmm(p, left), scaled, right)
+    d_side, last = _tangent(sym, side, residuals, gram, low)
+    slope = 0.5 * (sym * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
+    return torch.bmm(add_to_diagonal(d_side, slope) * factor, scaled)
+
+
+def product_gradient(grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> Tensor:
+    """Gradient `(B, D, N)` computed from the variables alone by differentiable products."""
+    scaled, peak = recorded_peak_scale(x, _fewer(x, gram))
+    side, trace = _unit_trace(scaled, peak, gram)
+    residuals, _ = _recursion(side, n_iter, gram)
+    return _gradient(grad, scaled, side, trace, residuals, x.shape[-1], gram)
+
+
+def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> tuple[Tensor, Tensor]:
+    """Vector-Jacobian product of `product_gradient` with respect to `grad` and `x`."""
+    pulled_back: Any = torch.func.vjp(lambda g, y: product_gradient(g, y, n_iter, gram), grad, x)[1]
+    return pulled_back(cotangent)
+
+
+def product_value(x: Tensor, n_iter: int, gram: bool, low: Low = None) -> Tensor:
+    """`(B, D, N)` -> `(B, D(D+1)/2)`, keeping nothing: the form for inference."""
+    scaled, peak = peak_scale(x, _fewer(x, gram))
+    side, trace = _unit_trace(scaled, peak, gram)
+    factor = _value_scale(peak, trace, x.shape[-1], gram)
+    if gram:
+        return product_triangle(torch.bmm(scaled, inverse_root(side, n_iter, low) * factor), scaled)
+    return gather_triangle(root(side, n_iter, low)) * factor.flatten(1)
+
+
+class ProductPool(torch.autograd.Function):
+    """`(B, D, N)` -> `(B, D(D+1)/2)` by products, with the tangent recursion as its backward.
+
+    Products of n×n for K steps on the N×N side: 3(K − 1) forward; backward 4(K − 1) for the tangents, each of Ṙ⁺ and
+    Ẇ⁺ being the symmetric part of two products of different factors, and K − 1 to rebuild the iterates W. On the D×D
+    side one more forward and two more backward. Products with the features, N×N side: XᵀX and X Z (D·N²), (X Z)Xᵀ
+    (D²·N, lower blocks skipped) forward; S X (D²·N), Xᵀ(S X), (S X)Z and X·Ġ (D·N²), each with an operand first known
+    in backward, and XᵀX again. Rebuilding W and XᵀX costs K of about 8K products and saves a third of the memory.
+
+    On the N×N side n is N − 1 where `fewer_columns` says so: centred features have rank N − 1 at most.
+
+    Saved: the input, its peak and trace, and the residuals R₁ … R_{K−1}; on the N×N side the scaled features where they
+    are no larger than the residuals; on the D×D side the covariance, which is dear to rebuild.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]:
+        """Value, then what backward needs."""
+        scaled, peak = peak_scale(x, _fewer(x, gram))
+        side, trace = _unit_trace(scaled, peak, gram)
+        residuals, last = _recursion(side, n_iter, gram, low)
+        factor = _value_scale(peak, trace, x.shape[-1], gram)
+        if gram:
+            value = product_triangle(torch.bmm(scaled, last * factor), scaled)
+            return (value, peak, trace, *residuals, *([scaled] if _keeps_features(x, n_iter) else []))
+        return (gather_triangle(last) * factor.flatten(1), peak, trace, *residuals, side)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep the input and the recursion."""
+        x, ctx.n_iter, ctx.gram, ctx.low = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(x, *output[1:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None, None]:
+        """Gradient of the input."""
+        if grad is None:
+            return None, None, None, None
+        with autocast_off(grad.device):  # a backward may run inside the caller's autocast region
+            gradient = ProductPoolGradient.apply(grad, *ctx.saved_tensors, ctx.n_iter, ctx.gram, ctx.low)
+        return gradient, None, None, None
+
+
+class ProductPoolGradient(torch.autograd.Function):
+    """First derivative from the saved recursion; its own derivative is taken of `product_gradient`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
+        """Gradient from the saved residuals."""
+        peak, trace, *saved, n_iter, gram, low = rest
+        kept = gram and _keeps_features(x, n_iter)
+        scaled = saved[-1] if kept else peak_scale(x, _fewer(x, gram), peak)[0]
+        side = _small_side(scaled, gram) / trace if gram else saved[-1]
+        return _gradient(grad, scaled, side, trace, saved[: n_iter - 1], x.shape[-1], gram, low)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the variables only."""
+        grad, x, *_, ctx.n_iter, ctx.gram, _ = inputs
+        ctx.n_inputs = len(inputs)
+        ctx.save_for_backward(grad, x)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        """Second derivative."""
+        grad, x = ctx.saved_tensors
+        d_grad, d_x = product_gradient_vjp(cotangent, grad, x, ctx.n_iter, ctx.gram)
+        return (d_grad, d_x) + (None,) * (ctx.n_inputs - 2)

@@ -1,0 +1,54 @@
+"""Figure of the convergence of finished runs: top-1 per epoch (Fig. 1 and 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from timm_gcp.plots.style import COLOURS, check_output, new_figure, plain, save
+from timm_gcp.train.curves import RunCurve, find_run, matching_epoch
+
+
+def draw_convergence(output: Path, runs: Sequence[RunCurve], baseline: str | None = None, title: str = "") -> Path:
+    """Draw top-1 per epoch of each run, and where it matches the baseline's final top-1.
+
+    Args:
+        output: File to write.
+        runs: At least one run.
+        baseline: Label of the run to match: a dashed line at its final top-1, a dot where another run crosses it.
+        title: Title of the figure.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: for an unknown baseline or a bad file name.
+        ImportError: matplotlib is not installed.
+    """
+    check_output(output)
+    reference = find_run(runs, baseline)
+    figure = new_figure(7.5, 5)
+    axes = figure.subplots()
+    plain(axes)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("top-1 accuracy (%)")
+    axes.set_title(title)
+    if reference is not None:
+        axes.axhline(reference.top1[-1], color="#888888", linestyle="--", linewidth=1)
+    for index, run in enumerate(runs):
+        colour = COLOURS[index % len(COLOURS)]
+        marker = "o" if len(run.epochs) < 3 else None
+        epochs = [epoch + 1 for epoch in run.epochs]
+        axes.plot(epochs, run.top1, color=colour, marker=marker, label=f"{run.label} ({run.top1[-1]:.2f})")
+        reached = matching_epoch(run, reference.top1[-1]) if reference is not None and run is not reference else None
+        if reached is not None:
+            axes.plot([reached], [run.top1[epochs.index(reached)]], "o", color=colour, markersize=7)
+            axes.annotate(
+                f"epoch {reached}",
+                (reached, run.top1[epochs.index(reached)]),
+                textcoords="offset points",
+                xytext=(6, -14),
+                color=colour,
+            )
+    axes.legend(frameon=False, loc="lower right")
+    return save(figure, output)

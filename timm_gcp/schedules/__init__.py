@@ -1,0 +1,1 @@
+"""The paper's learning-rate schedules (Table 3)."""

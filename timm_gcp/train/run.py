@@ -1,0 +1,164 @@
+"""A training run: a recipe carried out with timm's own parts.
+
+The keys are train.py's, and so are the files: `args.yaml`, `summary.csv`, `model_best.pth.tar`. On the CPU the losses
+are train.py's too, digit for digit. It is for one process; train.py itself does the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from timm_gcp.common.device import pick_device
+from timm_gcp.common.files import write_text
+from timm_gcp.train.build import Loaders, build_criterion, build_loaders, build_model, build_scheduler, resolve_rate
+from timm_gcp.train.callback import Callback
+from timm_gcp.train.loop import Precision, make_precision, train_one_epoch, updates_in
+from timm_gcp.train.summary import Summary
+
+LoaderFactory = Callable[[argparse.Namespace, dict[str, Any], torch.device], Loaders]
+
+
+@dataclass
+class Run:
+    """A finished training run.
+
+    Attributes:
+        folder: Where `args.yaml`, `summary.csv` and the checkpoints are.
+        rows: The rows of `summary.csv` that this call added.
+        best_metric: Best value of `eval_metric`.
+        best_epoch: Its epoch, counted from 0.
+        model: The model after the last epoch.
+    """
+
+    folder: Path
+    model: Any
+    rows: list[dict[str, float]] = field(default_factory=list)
+    best_metric: float | None = None
+    best_epoch: int | None = None
+
+
+def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders: LoaderFactory = build_loaders) -> Run:
+    """Train by a resolved recipe (`resolve_args`).
+
+    Args:
+        args: A value for each of `train.options.OPTIONS`; not changed.
+        callbacks: Watchers, called in this order.
+        loaders: Makes the loaders from `(args, data config, device)`, where not timm's are to be used.
+
+    Raises:
+        ValueError: A key has a value that can't be used; says which and what is allowed.
+        FileNotFoundError: The checkpoint to resume is missing.
+        RuntimeError: The loss is no longer finite.
+    """
+    from timm.data import resolve_data_config
+    from timm.models import safe_model_name
+    from timm.optim import create_optimizer_v2, optimizer_kwargs
+    from timm.utils import random_seed
+
+    from timm_gcp.train.checkpoint import make_saver, make_task, resume
+
+    args = argparse.Namespace(**vars(args))
+    _import_modules(args)
+    device = pick_device(args.device)
+    args.device = str(device)
+    text = yaml.safe_dump(vars(args), default_flow_style=False)
+
+    random_seed(args.seed, 0)
+    model = build_model(args, device)
+    data_config = resolve_data_config(vars(args), model=model)
+    made = loaders(args, data_config, device)
+    args.lr = resolve_rate(args)
+    task = make_task(model, build_criterion(args).to(device), device)
+    optimizer = create_optimizer_v2(task.get_trainable_module(), **optimizer_kwargs(cfg=args), **args.opt_kwargs)
+    precision = make_precision(args, device)
+
+    start, averaged = 0, None
+    if args.resume:
+        full = not args.no_resume_opt
+        start, averaged = resume(args.resume, task, optimizer if full else None, precision.scaler if full else None)
+    if args.start_epoch is not None:
+        start = args.start_epoch
+    if args.model_ema:
+        task.setup_ema(decay=args.model_ema_decay, use_warmup=args.model_ema_warmup)
+        if averaged is not None:
+            task.get_trainable_module(ema=True).module.load_state_dict(averaged)
+    if args.torchcompile:
+        task.compile(backend=args.torchcompile, mode=args.torchcompile_mode)
+
+    updates = updates_in(made, args)
+    scheduler, epochs = build_scheduler(args, optimizer, updates)
+    if scheduler is not None and start > 0:
+        scheduler.step_update(start * updates) if args.sched_on_updates else scheduler.step(start)
+
+    name = args.experiment or "-".join(
+        [datetime.now().strftime("%Y%m%d-%H%M%S"), safe_model_name(args.model), str(data_config["input_size"][-1])]
+    )
+    folder = Path(args.output or "output/train") / name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "args.yaml", text)
+    metric = args.eval_metric if made.val is not None else "loss"
+    options = {"amp_scaler": precision.scaler, "decreasing": metric == "loss", "max_history": args.checkpoint_hist}
+    saver = make_saver(task, optimizer, args, folder, **options)
+    if args.resume and Path(args.resume).resolve().parent == folder.resolve():
+        getattr(saver, "load_state_dict_from_checkpoint", lambda path: None)(args.resume)  # timm 1.0.31 on
+    summary = Summary(folder / "summary.csv", start)
+
+    run = Run(folder, model)
+    for epoch in range(start, epochs):
+        _set_epoch(made.train, epoch)
+        loss = train_one_epoch(epoch, task, made, optimizer, args, device, precision, scheduler, callbacks)
+        validated = (epoch + 1) % args.val_interval == 0 or epoch + 1 == epochs
+        score = None
+        if validated:
+            row = {"epoch": epoch, "train_loss": loss, **_validate(task, made, args, device, precision)}
+            row["lr"] = sum(group["lr"] for group in optimizer.param_groups) / len(optimizer.param_groups)
+            summary.write(row)
+            run.rows.append(row)
+            score = row["train_loss" if made.val is None else f"eval_{metric}"]
+            run.best_metric, run.best_epoch = saver.save_checkpoint(epoch, metric=score)
+        if scheduler is not None:
+            scheduler.step(epoch + 1, score)
+        if validated:
+            for callback in callbacks:
+                callback.on_epoch_end(epoch, epochs, row, folder)
+    return run
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Tell whatever shuffles that an epoch begins."""
+    for part in (loader, getattr(loader, "dataset", None), getattr(loader, "sampler", None)):
+        set_epoch = getattr(part, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+
+
+def _import_modules(args: argparse.Namespace) -> None:
+    """Put our schedules in place and import what the recipe names."""
+    importlib.import_module("timm_gcp.train_hook").install()
+    for module in args.device_modules or ():
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ValueError(f"device_modules: can't import {module!r}: {error}") from error
+
+
+def _validate(
+    task: Any, loaders: Loaders, args: argparse.Namespace, device: torch.device, precision: Precision
+) -> dict[str, float]:
+    """Validation metrics of the averaged weights where there are such, else of the model."""
+    from timm_gcp.inference.evaluate import evaluate
+
+    if loaders.val is None:
+        return {}
+    model = task.get_eval_model(ema=True) if args.model_ema else task.get_eval_model()
+    result = evaluate(model, loaders.val, device, channels_last=args.channels_last, autocast=precision.autocast)
+    return {f"eval_{name}": value for name, value in result.metrics.items()}

@@ -1,0 +1,1 @@
+"""Weights: from a checkpoint file to `pretrained=True`, and to the Hub."""

@@ -1,0 +1,234 @@
+"""Model cards in the Hub's form, made from the table of published weights: YAML front matter, then Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from timm_gcp.weights import catalog as table
+from timm_gcp.weights.bundled import Bundled
+
+PAPER = "What Deep CNNs Benefit from Global Covariance Pooling: An Optimization Perspective (CVPR 2020)"
+PAPER_URL = "https://arxiv.org/abs/2003.11241"
+DATASETS = {"imagenet-1k": "ImageNet-1k", "fashion_mnist": "Fashion-MNIST"}
+MEASURED = "`timm-gcp validate` on this file"
+COMMAND = "python tools/release/make_model_cards.py"
+
+
+def front_matter(name: str, licence: str | None = None) -> dict[str, Any]:
+    """Metadata of the card of `arch.tag`, as the Hub reads it.
+
+    Args:
+        name: `arch.tag`; need not be in the table.
+        licence: SPDX id; by default the table's. Without any, the Hub's word for it: `unknown`.
+    """
+    entry, shipped = table.WEIGHTS.get(name), table.BUNDLED_WEIGHTS.get(name)
+    known = shipped or entry
+    gcp = "_gcp" in name
+    data: dict[str, Any] = {
+        "license": (licence or (known.licence if known else None) or "unknown").lower(),
+        "library_name": "timm",
+        "pipeline_tag": "image-classification",
+        "tags": ["image-classification", "timm", *(["global-covariance-pooling"] if gcp else [])],
+    }
+    source: dict[str, Any] = {}
+    if shipped is not None:
+        dataset, split, top1, top5 = shipped.dataset, "test", shipped.top1, shipped.top5
+    elif entry is not None:
+        figure = entry.figures[0]
+        dataset, split, top1, top5 = entry.dataset, "validation", figure.top1, figure.top5
+        source = {"source": {"name": figure.origin, "url": entry.source_url}}
+    else:
+        return data
+    result = {
+        "task": {"type": "image-classification"},
+        "dataset": {"name": DATASETS[dataset], "type": dataset, "split": split},
+        "metrics": [
+            {"type": "accuracy", "name": "Top-1 accuracy (%)", "value": top1},
+            {"type": "accuracy", "name": "Top-5 accuracy (%)", "value": top5},
+        ],
+        **source,
+    }
+    return data | {
+        "datasets": [dataset],
+        "metrics": ["accuracy"],
+        "model-index": [{"name": name, "results": [result]}],
+    }
+
+
+def card(name: str, metadata: Mapping[str, str] | None = None, licence: str | None = None) -> str:
+    """Model card of a weight folder: the `README.md` beside its weights.
+
+    Args:
+        name: `arch.tag`.
+        metadata: Metadata of its `model.safetensors`: source, digest, triangle order.
+        licence: SPDX id, where someone who may has said so.
+    """
+    import yaml
+
+    head = yaml.safe_dump(front_matter(name, licence), sort_keys=False, allow_unicode=True)
+    return f"---\n{head}---\n\n# {name}\n\n{body(name, metadata, licence, repository=True)}"
+
+
+def body(
+    name: str, metadata: Mapping[str, str] | None = None, licence: str | None = None, repository: bool = False
+) -> str:
+    """Text of a card: what the weights are, how to use them, figures, source, limits.
+
+    Args:
+        name: `arch.tag`.
+        metadata: Metadata of its `model.safetensors`.
+        licence: SPDX id, where someone who may has said so.
+        repository: Whether the text stands in a repository of its own, or is a section of a page.
+    """
+    level = "##" if repository else "###"
+    parts = [_what(name, metadata or {}), f"{level} Usage\n\n{_usage(name)}"]
+    shipped = table.BUNDLED_WEIGHTS.get(name)
+    if shipped is not None:
+        parts += [
+            f"{level} Figures\n\n{_table([(MEASURED, shipped.top1, shipped.top5)])}",
+            f"{level} Training\n\n{_training(shipped)}",
+            f"{level} Limits\n\n{_OWN_LIMITS}",
+        ]
+        return "\n\n".join(parts) + "\n"
+    entry = table.WEIGHTS.get(name)
+    if entry is not None:
+        figures = [(figure.origin, figure.top1, figure.top5) for figure in entry.figures]
+        parts += [f"{level} Figures\n\n{_table(figures)}"]
+    parts += [f"{level} Source\n\n{_source(entry, metadata or {}, licence)}", f"{level} Limits\n\n{_limits(entry)}"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _what(name: str, metadata: Mapping[str, str]) -> str:
+    arch = name.split(".")[0]
+    facts, entry = table.ARCHITECTURES.get(arch), table.WEIGHTS.get(name)
+    if facts is None:
+        return f"Weights of timm's `{arch}`."
+    width = int(metadata.get("dimension") or facts.dimension or 0)
+    if not width:
+        pooling = "global average pooling, the twin to compare global covariance pooling with"
+    else:
+        pooling = (
+            f"global covariance pooling: D = {width}, five Newton–Schulz steps towards the square root, "
+            f"{width * (width + 1) // 2:,} features"
+        )
+    shipped = table.BUNDLED_WEIGHTS.get(name)
+    if shipped is not None:
+        return (
+            f"`{arch}` with {pooling}. Trained on {DATASETS[shipped.dataset]} with this package's own recipe, and part "
+            f"of the package. {shipped.params / 1e6:.2f} M parameters."
+        )
+    if entry is None:
+        return f"`{arch}` with {pooling}."
+    return (
+        f"`{arch}` with {pooling}. Trained by the authors of [{PAPER}]({PAPER_URL}) on {DATASETS[entry.dataset]} with "
+        f"their schedule {entry.source_name.split('_')[2]} (`--sched {entry.schedule}`; recipe `{entry.recipe}`). "
+        f"{facts.params / 1e6:.2f} M parameters, {facts.gmacs:.2f} GMACs at 224×224."
+    )
+
+
+def _usage(name: str) -> str:
+    arch = name.split(".")[0]
+    if arch in table.OURS:
+        load = f'model = timm.create_model("{name}", pretrained=True).eval()'
+        note = ""
+    else:  # timm knows no such tag of its own model
+        folder = f'timm_gcp.weights.store.find("{name}")'
+        load = f'model = timm.create_model("local-dir:" + str({folder}), pretrained=True).eval()'
+        note = f"`{arch}` is timm's own model, so its weights are named by their folder.\n\n"
+    imports = "import timm\nimport timm_gcp" + ("  # registers the model" if arch in table.OURS else ".weights.store")
+    config = "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
+    return f"{note}```python\n{imports}\n\n{load}\n{config}\n```"
+
+
+def _table(figures: Sequence[tuple[str, float, float]]) -> str:
+    rows = [f"| {origin} | {top1:.2f} | {top5:.2f} |" for origin, top1, top5 in figures]
+    return "\n".join(["| according to | top-1 % | top-5 % |", "|---|---|---|", *rows])
+
+
+def _training(shipped: Bundled) -> str:
+    subset = "" if shipped.images == 60_000 else f" --train-images {shipped.images}"
+    changes = f" with `{shipped.keys}`" if shipped.keys else ""
+    return "\n".join(
+        [
+            f"- Data: {DATASETS[shipped.dataset]} (MIT licence), {shipped.images:,} training images; the figures above "
+            "are of its 10,000 test images, on which crops, rates and sizes were compared, but no epoch chosen",
+            f"- Recipe `{shipped.recipe}`{changes} (`--sched {shipped.schedule}`), {shipped.epochs} epochs, seed "
+            f"{shipped.seed}, last epoch, as `python tools/studies/reproduce_fmnist.py --data-dir FMNIST "
+            f"--parts {shipped.part}{subset}` runs it; see `docs/fashion_mnist.md`",
+            f"- Stored as {shipped.dtype}, batch-norm statistics as float32; SHA-256 of `model.safetensors`: "
+            f"`{shipped.sha256}`",
+            f"- Licence: {shipped.licence}",
+        ]
+    )
+
+
+_OWN_LIMITS = (
+    "Trained on small grey pictures of clothing, light on black. A photograph, or dark clothing on a light ground, is "
+    "something else to it: invert such an image first, and do not trust the outcome."
+)
+
+
+def _source(entry: table.Weights | None, metadata: Mapping[str, str], licence: str | None) -> str:
+    lines = []
+    if entry is not None:
+        lines.append(
+            f"- File `{entry.source_name}` of {entry.source_url}, on Google Drive: "
+            f"https://drive.google.com/open?id={entry.google_drive_id}"
+        )
+        digest = entry.sha256 or metadata.get("source_sha256")
+        lines.append(f"- SHA-256 of the file: {f'`{digest}`' if digest else 'not recorded yet'}")
+        lines.append(f"- Licence: {licence or entry.licence or entry.licence_note}")
+    else:
+        if "source" in metadata:
+            lines.append(f"- Made from `{metadata['source']}`, SHA-256 `{metadata.get('source_sha256', 'unknown')}`")
+        third_party = metadata.get("layout") in table.THIRD_PARTY_LAYOUTS
+        lines.append(f"- Licence: {licence or (table.NO_LICENCE if third_party else 'not stated')}")
+    if metadata.get("triangle_order"):
+        lines.append(f"- Triangle order of the classifier in that file: {metadata['triangle_order']}")
+    return "\n".join(lines)
+
+
+def _limits(entry: table.Weights | None) -> str:
+    if entry is None:
+        return "Nothing is known about these weights beyond what this card says."
+    return (
+        "The figures are the authors' own; they have not been measured again with this package. ImageNet-1k's 1000 "
+        "classes and their biases are all that the model knows; other data need fine-tuning."
+    )
+
+
+def model_cards() -> str:
+    """The page MODEL_CARDS.md: one section per bundled and per published weight."""
+    header = (
+        "# Model cards\n\n"
+        f"Made from `timm_gcp/weights/bundled.py` and `timm_gcp/weights/authors.py` by `{COMMAND}`; do not edit.\n\n"
+        "## Weights in this package\n\n"
+        "Trained on Fashion-MNIST with its recipes; `pretrained=True` loads them without a network.\n\n"
+    )
+    shipped = [
+        _row(name, _width(name), entry.params, "–", entry.top1, entry.top5)
+        for name, entry in table.BUNDLED_WEIGHTS.items()
+    ]
+    middle = (
+        "\n\n## The authors' weights\n\n"
+        f"{len(table.WEIGHTS)} weights on ImageNet-1k. {table.NO_LICENCE} None of them is part of this package: "
+        "`timm-gcp weights fetch NAME` downloads and checks the authors' file, see `docs/weights.md`.\n\n"
+    )
+    released = [
+        _row(name, _width(name), facts.params, f"{facts.gmacs:.2f}", entry.figures[0].top1, entry.figures[0].top5)
+        for name, entry in table.WEIGHTS.items()
+        for facts in (entry.architecture,)
+    ]
+    sections = [f"## {name}\n\n{body(name)}" for name in (*table.BUNDLED_WEIGHTS, *table.WEIGHTS)]
+    head = "| weights | D | parameters | GMACs | top-1 % | top-5 % |\n|---|---|---|---|---|---|\n"
+    return header + head + "\n".join(shipped) + middle + head + "\n".join([*released, "", *sections])
+
+
+def _width(name: str) -> str:
+    return str(table.ARCHITECTURES[name.split(".")[0]].dimension or "–")
+
+
+def _row(name: str, width: str, params: int, gmacs: str, top1: float, top5: float) -> str:
+    anchor = name.replace(".", "")
+    return f"| [{name}](#{anchor}) | {width} | {params / 1e6:.2f} M | {gmacs} | {top1:.2f} | {top5:.2f} |"

@@ -1,0 +1,126 @@
+"""What `pretrained=True` means: the local store or the package, else the Hub, else one error that says what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from timm.models._registry import get_pretrained_cfg
+
+from timm_gcp.weights import catalog as table
+from timm_gcp.weights import hub_errors, store
+from timm_gcp.weights.checkpoint import check_file, safe_types
+
+_SOURCES = ("file", "state_dict", "url", "hf_hub_id")
+
+
+@contextmanager
+def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Point timm at the weights that `pretrained=True` means; surround the call of `build_model_with_cfg` with it.
+
+    A source that the caller names (`pretrained_cfg_overlay=dict(file=...)`, `local-dir:`, `hf-hub:`) is checked, then
+    left alone. Otherwise: the local store or the package, else the Hub where the weights are published, else one error.
+    Model arguments kept with the weights, such as `output_stride`, apply wherever their tag is named.
+
+    Args:
+        variant: Model name without tag.
+        pretrained: Whether weights are wanted.
+        kwargs: Keyword arguments for `build_model_with_cfg`; not modified.
+
+    Yields:
+        The keyword arguments to use instead.
+
+    Raises:
+        FileNotFoundError: If there are no such weights; the text says where it looked and what gets them.
+        ValueError: If a file is no weight file.
+        RuntimeError: If the Hub does not deliver.
+    """
+    kwargs = dict(kwargs)
+    cfg = kwargs.get("pretrained_cfg")
+    if not pretrained:
+        folder = store.find(f"{variant}.{cfg}") if isinstance(cfg, str) and cfg else None
+        if folder is not None:  # a tag names the model that its weights fit, with or without them
+            kwargs = {**table.folder_cfg(folder)[1], **kwargs}
+        yield kwargs
+        return
+    overlay = dict(kwargs.get("pretrained_cfg_overlay") or {})
+    explicit = overlay if any(overlay.get(key) for key in _SOURCES) else _as_dict(cfg)
+    name = ""
+    if any(explicit.get(key) for key in _SOURCES):
+        if explicit.get("file") and not explicit.get("state_dict"):
+            _check_source(Path(explicit["file"]))
+    else:
+        tag = cfg if isinstance(cfg, str) and cfg else _default_tag(variant)
+        name = f"{variant}.{tag}"
+        folder = store.find(name)
+        if folder is not None:
+            check_file(folder / store.WEIGHTS_FILE)
+            stored, model_args = table.folder_cfg(folder)
+            kwargs["pretrained_cfg"] = {**stored, "tag": tag}
+            kwargs = {**model_args, **kwargs}
+        elif name in table.ON_THE_HUB or (name in table.WEIGHTS and os.environ.get(table.HUB_ORG_VARIABLE)):
+            kwargs["pretrained_cfg_overlay"] = {**overlay, "hf_hub_id": table.hub_id(name)}
+        else:
+            raise FileNotFoundError(_not_found_text(name))
+    try:
+        with safe_types():
+            yield kwargs
+    except Exception as error:
+        source = (kwargs.get("pretrained_cfg_overlay") or {}).get("hf_hub_id") or _as_dict(cfg).get("hf_hub_id")
+        text = hub_errors.explain(error, str(source)) if source else None
+        if text is None:
+            raise
+        if name:
+            text = _not_found_text(name, text)
+        raise RuntimeError(text) from error
+
+
+def _default_tag(variant: str) -> str:
+    cfg = get_pretrained_cfg(variant)
+    return (cfg.tag if cfg is not None else None) or table.DEFAULT_TAG
+
+
+def _as_dict(cfg: Any) -> dict[str, Any]:
+    """Fields of a pretrained cfg in any of the forms that timm takes; a tag has none."""
+    if isinstance(cfg, dict):
+        return cfg
+    return dict(vars(cfg)) if hasattr(cfg, "hf_hub_id") else {}
+
+
+def _check_source(path: Path) -> None:
+    """Look at a file, or at the weights in a folder, before timm does."""
+    if not path.is_dir():
+        check_file(path)
+    elif (path / store.WEIGHTS_FILE).is_file():
+        check_file(path / store.WEIGHTS_FILE)
+
+
+def _not_found_text(name: str, hub_answer: str = "") -> str:
+    """The one error of `pretrained=True`: what is missing, where it was looked for, the commands that get it."""
+    arch = name.split(".")[0]
+    entry = table.WEIGHTS.get(name)
+    if entry is None:
+        known = [
+            other
+            for other in (*table.WEIGHTS, *table.bundled_names(), *store.stored_names())
+            if other.startswith(arch + ".")
+        ]
+        return (
+            f"No weights are called {name}. Looked in {store.stored_folder(name)} and in the package. "
+            f"Known for {arch}: {', '.join(dict.fromkeys(known)) or 'none'}. "
+            f"A checkpoint of your own: `timm-gcp weights import PATH --as {name}`."
+        )
+    hub_line = hub_answer or (
+        f"{table.hub_id(name)} is not published; set {table.HUB_ORG_VARIABLE} to an organisation that has these weights"
+    )
+    return (
+        f"No weights for {name} on this machine. Looked in {store.stored_folder(name)}, in the package, and on the Hub "
+        f"({hub_line}). Either of these gets them:\n"
+        f"  timm-gcp weights fetch {name}\n"
+        f"  timm-gcp weights import {entry.source_name}.pth.tar --as {name}   "
+        f"(the authors' file: https://drive.google.com/open?id={entry.google_drive_id})\n"
+        "pretrained=False builds the model with random weights."
+    )
