@@ -15,6 +15,7 @@ import torch
 from timm.layers import SelectAdaptivePool2d
 from torch import Tensor, nn
 
+from timm_gcp.functional import Normalization
 from timm_gcp.models.initial_values import init_linear
 from timm_gcp.models.pooling import GlobalCovPool2d
 
@@ -163,7 +164,7 @@ def _clear_between(model: nn.Module, pool_path: str, classifier_path: str) -> No
 def swap_pooling(
     model: nn.Module,
     reduce_dim: int | Sequence[int] | None = 256,
-    normalization: str = "newton_schulz",
+    normalization: Normalization = "newton_schulz",
     n_iter: int = 5,
     act_layer: Callable[..., nn.Module] = nn.ReLU,
     *,
@@ -182,7 +183,7 @@ def swap_pooling(
     Args:
         model: Any timm CNN whose `forward_features` gives `(B, C, H, W)`.
         reduce_dim: See `GlobalCovPool2d`, as are `normalization`, `n_iter`, `act_layer`, `exponent`, `eps`.
-        normalization: Normalisation of the covariance.
+        normalization: Normalisation of the covariance: a name, or one's own.
         n_iter: Newton–Schulz steps.
         act_layer: Activation of the reduction.
         exponent: Exponent of `'power'`.
