@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -43,10 +45,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     if run is None:  # argparse has already reported an unknown command
         return 2
     try:
-        return int(run(args) or 0)
-    except (ValueError, FileNotFoundError, ImportError, RuntimeError) as error:
+        status = int(run(args) or 0)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader has gone, as in `| head -1`
+        _drop_output()
+        return 141  # what a shell reports for a process that SIGPIPE ended
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
         print(f"timm-gcp {chosen}: error: {error}", file=sys.stderr)
+        if isinstance(error, OSError):
+            _drop_output()
         return 1
+
+
+def _drop_output() -> None:
+    """Send what is still in the buffer of a closed or full output nowhere, so that Python's exit can't fail on it."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: an output without a file, or closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -217,7 +217,7 @@ def global_cov_pool(
         side: `'auto'` (the smaller; D×D in a program exported for a range of sizes that spans both), or
             `'covariance'` (D×D), `'gram'` (N×N); the same to `'none'` and `'signed_sqrt_l2'`, which are the D×D
             matrix itself.
-        iteration_dtype: `'bfloat16'` rounds the factors of the products inside Newton–Schulz to it, for speed on GPUs;
+        iteration_dtype: `'bfloat16'` rounds the factors of the products inside Newton–Schulz to it, meant for GPUs;
             None computes them in the working precision. docs/performance.md has the error.
 
     Returns:

@@ -1,7 +1,8 @@
 """Importing this module teaches timm's train.py our schedules and models: `device_modules: [timm_gcp.train_hook]`.
 
 train.py imports the modules that `--device-modules` names before it builds anything, but has bound timm's scheduler
-factory by then. `install` therefore puts the extended factory wherever the original is bound.
+factory by then. `install` therefore puts the extended factory wherever the original is bound. The checkpoints of such
+a run are completed, too: each gets the record of its model, with the classes of the data set that it was trained on.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from timm.data import dataset_factory
 from timm.scheduler import scheduler_factory
+from timm.utils import CheckpointSaver, unwrap_model
 
 import timm_gcp  # noqa: F401  (registers the models)
 from timm_gcp.schedules.scheduler import create
 from timm_gcp.schedules.spec import is_ours
+from timm_gcp.weights.classes import classes_of
+from timm_gcp.weights.record import KEY, record_of, with_record
 
 _NAME = "create_scheduler_v2"
+_classes: dict[str, int] = {}  # of the training data set that was made last
 _MARK = "_timm_gcp_original"
 
 
@@ -31,16 +37,27 @@ def install() -> None:
     other module that did `from timm.scheduler import create_scheduler_v2`. timm's schedules pass through untouched;
     calling again changes nothing.
     """
-    current = getattr(scheduler_factory, _NAME)
+    for names in _replace(scheduler_factory, _NAME, _extend):
+        _warn_of_unread_keys(names)
+    _replace(dataset_factory, "create_dataset", _noting_classes)
+    if not hasattr(CheckpointSaver.__init__, _MARK):
+        CheckpointSaver.__init__ = _completing(CheckpointSaver.__init__)  # type: ignore[method-assign]
+
+
+def _replace(home: Any, name: str, extend: Callable[..., Any]) -> list[dict[str, Any]]:
+    """Put `extend(original)` wherever the function `name` of the module `home` is bound; the namespaces changed."""
+    current = getattr(home, name)
     original = getattr(current, _MARK, None)
-    extended = current if original is not None else _extend(current)
+    extended = current if original is not None else extend(current)
     original = original if original is not None else current
+    changed = []
     for module in list(sys.modules.values()):
         # The dictionary itself, since attribute access may import lazily loaded modules.
         names = getattr(module, "__dict__", None)
-        if isinstance(names, dict) and names.get(_NAME) is original:
-            names[_NAME] = extended
-            _warn_of_unread_keys(names)
+        if isinstance(names, dict) and names.get(name) is original:
+            names[name] = extended
+            changed.append(names)
+    return changed
 
 
 def _warn_of_unread_keys(names: dict[str, Any]) -> None:
@@ -68,6 +85,46 @@ def _extend(original: Callable[..., Any]) -> Callable[..., Any]:
 
     setattr(create_scheduler_v2, _MARK, original)
     return create_scheduler_v2
+
+
+def _noting_classes(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def create_dataset(*args: Any, **kwargs: Any) -> Any:
+        dataset = original(*args, **kwargs)
+        if kwargs.get("is_training"):
+            _classes.clear()
+            _classes.update(classes_of(dataset))
+        return dataset
+
+    setattr(create_dataset, _MARK, original)
+    return create_dataset
+
+
+def _completing(original: Callable[..., None]) -> Callable[..., None]:
+    """A constructor of timm's checkpoint saver whose run's arguments carry the model record."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, model: Any, optimizer: Any, args: Any = None, *more: Any, **kwargs: Any) -> None:
+        if isinstance(args, argparse.Namespace) and not hasattr(args, KEY):
+            args = _completed(args, unwrap_model(model))
+        original(self, model, optimizer, args, *more, **kwargs)
+
+    setattr(__init__, _MARK, original)
+    return __init__
+
+
+def _completed(args: argparse.Namespace, model: Any) -> argparse.Namespace:
+    from timm.data import resolve_data_config
+
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    if not hasattr(model, "pretrained_cfg"):
+        return args
+    try:
+        config = {**resolve_data_config(vars(args), model=model), "crop_mode": "center"}  # as train.py validates
+        return with_record(args, record_of(model, config, args, _classes))
+    except (ValueError, KeyError, AssertionError) as error:
+        warnings.warn(f"the checkpoints of this run won't say how to build their model: {error}", stacklevel=2)
+        return args
 
 
 install()

@@ -14,8 +14,6 @@ from timm_gcp.plots.schedules import draw_schedules, parse_pairs
 from timm_gcp.schedules.curves import Polynomial
 from timm_gcp.train.curves import format_table, matching_epoch, read_runs, read_summary, table
 
-pytest.importorskip("matplotlib", reason="figures need the `plot` extra")
-
 PNG = b"\x89PNG\r\n\x1a\n"
 HEADER = "epoch,train_loss,eval_loss,eval_top1,eval_top5,lr\n"
 
@@ -51,6 +49,10 @@ def test_schedule_panels_hold_the_curves(tmp_path, monkeypatch):
     assert panels[0].lines[0].get_ydata()[:2] == pytest.approx([0.1 * (50 / 49) ** 2, 0.1])
     fast, beyond = panels[1].lines[1:3]
     assert (fast.get_xdata()[-1], beyond.get_xdata()[-1], beyond.get_linestyle()) == (30, 52, ":")
+    printed, trained = panels[2].lines[2:]
+    assert (printed.get_label(), printed.get_linestyle()) == ("LR_adju as printed (150 epochs)", "--")
+    assert (trained.get_label(), trained.get_linestyle()) == ("LR_adju (150 epochs)", "-")
+    assert trained.get_ydata()[49] == pytest.approx(0.011)
 
 
 def test_pairs():
@@ -129,12 +131,9 @@ def test_bad_runs_and_labels(tmp_path):
         table(read_runs([str(folder)]), "gap")
 
 
-def test_bad_file_names_and_no_matplotlib(tmp_path, monkeypatch):
+def test_bad_file_names(tmp_path):
     with pytest.raises(ValueError, match=r"must end in \.png, \.pdf, \.svg"):
         draw_schedules(tmp_path / "lr.txt", ["2-50"])
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"pip install 'timm-gcp\[plot\]'"):
-        style.new_figure(1, 1)
 
 
 def test_a_failed_write_leaves_the_old_figure(tmp_path):

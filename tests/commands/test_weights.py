@@ -130,7 +130,8 @@ def test_export_narrows_parameters_only(tmp_path: Path, capsys: pytest.CaptureFi
     path, target = tmp_path / "x.pth", tmp_path / "half"
     model.conv1[1].running_var.fill_(1e-9)  # zero in float16
     torch.save(model.state_dict(), path)
-    command = ["weights", "export", tiny.ARCH, str(path), *KWARGS, "--to"]
+    feed = ["--img-size", "64", "--mean", "0.5", "--std", "0.25"]
+    command = ["weights", "export", tiny.ARCH, str(path), *KWARGS, *feed, "--to"]
     assert main([*command, str(target), "--dtype", "float16"]) == 0
     found = load_file(target / "model.safetensors")
     assert found["fc.weight"].dtype == torch.float16 and found["conv1.1.running_var"].dtype == torch.float32
@@ -148,7 +149,11 @@ def test_export_narrows_parameters_only(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_push_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     importing(tiny.checkpoint(tmp_path / "x.pth"))
-    assert main(["weights", "push", tiny.NAME, "--repo-org", "me", "--private", "--dry-run"]) == 0
+    push = ["weights", "push", tiny.NAME, "--repo-org", "me", "--private", "--dry-run"]
+    assert main(push) == 1 and "Give --licence SPDX-ID" in capsys.readouterr().err
+    assert main([*push, "--licence", "mit"]) == 1
+    assert "doesn't state how its images were prepared" in capsys.readouterr().err
+    assert main([*push, "--licence", "mit", "--img-size", "64", "--mean", "0.5", "--std", "0.25"]) == 0
     out = capsys.readouterr().out
     assert f"me/{tiny.NAME} (private" in out and "model.safetensors" in out and "library_name: timm" in out
 
@@ -159,9 +164,13 @@ def test_push_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     importing(tiny.checkpoint(tmp_path / "x.pth"))
     with running(tmp_path / "hub") as server:
         point_to(server.url, tmp_path / "hf", monkeypatch)
-        assert main(["weights", "push", tiny.NAME, "--repo-org", "me"]) == 0
+        (tmp_path / "data.yaml").write_text("input_size: [3, 64, 64]\nmean: [0.5, 0.4, 0.3]\nstd: [0.2, 0.2, 0.2]\n")
+        push = ["weights", "push", tiny.NAME, "--repo-org", "me", "--licence", "mit"]
+        assert main([*push, "--data-config", str(tmp_path / "data.yaml")]) == 0
         assert f'timm.create_model("hf-hub:me/{tiny.NAME}", pretrained=True)' in capsys.readouterr().out
-        assert (server.root / "me" / tiny.NAME / "config.json").is_file()
+        config = json.loads((server.root / "me" / tiny.NAME / "config.json").read_text())
+        assert config["pretrained_cfg"]["mean"] == [0.5, 0.4, 0.3]
+        assert config["pretrained_cfg"]["input_size"] == [3, 64, 64]
 
 
 def test_stock_architectures_become_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,3 +280,32 @@ def test_fixed_image_is_fixed() -> None:
     image = fixed_image((3, 32, 48))
     assert image.shape == (1, 3, 32, 48) and torch.equal(image, fixed_image((3, 32, 48)))
     assert image.std() > 0.5 and not torch.equal(image[:, 0], image[:, 1])
+
+
+def test_nothing_is_assumed_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tiny.checkpoint(tmp_path / "x.pth")
+    assert main(["weights", "import", str(path), "--as", tiny.NAME, *KWARGS]) == 0
+    assert "states no preprocessing: taking input 3×224×224, mean 0.485, 0.456, 0.406" in capsys.readouterr().err
+    export = ["weights", "export", tiny.ARCH, str(path), "--to", str(tmp_path / "out"), *KWARGS]
+    assert main(export) == 1
+    assert "does not state how its images were prepared" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert main(["weights", "export", "--to", str(tmp_path / "out")]) == 1
+    assert "which checkpoint?" in capsys.readouterr().err
+    assert main(["weights", "export", str(path), "--to", str(tmp_path / "out")]) == 1
+    assert "which model?" in capsys.readouterr().err
+    assert main(["weights", "import"]) == 1 and "which checkpoint?" in capsys.readouterr().err
+
+
+def test_a_folder_that_answers_otherwise_never_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from timm_gcp.weights import importing as module
+
+    path = tiny.checkpoint(tmp_path / "x.pth")
+    real = module.write_folder
+
+    def spoilt(folder: Path, model: Any, state_dict: Any, *more: Any, **kwargs: Any) -> None:
+        real(folder, model, {**state_dict, "fc.bias": state_dict["fc.bias"] + 1}, *more, **kwargs)
+
+    monkeypatch.setattr(module, "write_folder", spoilt)
+    with pytest.raises(ValueError, match=r"x\.pth: the reloaded model gives other logits, by up to 1"):
+        importing(path)
+    assert store.find(tiny.NAME) is None and not any((tmp_path / "home").glob("weights/*"))

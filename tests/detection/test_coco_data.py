@@ -126,6 +126,28 @@ def test_inconsistent_annotations_are_named(drawn, tmp_path, change, message):
         dataset(drawn, tmp_path, change, masks=True, keep_empty=False)
 
 
+@pytest.mark.parametrize("as_stored", [True, False])
+def test_boxes_lie_on_the_object_of_a_turned_image(tmp_path, as_stored):
+    """The size in the json says whether the boxes are of the upright image or of the pixels as stored."""
+    upright = np.full((40, 24), 50, np.uint8)  # rows, columns
+    upright[5:15, 2:10] = 200
+    stored = np.rot90(upright)  # a viewer turns it back by the tag
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "images").mkdir()
+    Image.fromarray(stored).save(tmp_path / "images" / "a.png", exif=exif)
+    frame = stored if as_stored else upright
+    rows, columns = np.nonzero(frame == 200)
+    left, top = int(columns.min()), int(rows.min())
+    width, height = int(columns.max()) + 1 - left, int(rows.max()) + 1 - top
+    entry = {"id": 1, "file_name": "a.png", "height": frame.shape[0], "width": frame.shape[1]}
+    box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [left, top, width, height]}
+    content = {"images": [entry], "annotations": [box], "categories": [{"id": 1}]}
+    image, target = CocoDataset(write_json(tmp_path / "a.json", content), tmp_path / "images", in_chans=1)[0]
+    x1, y1, x2, y2 = (int(value) for value in target["boxes"][0])
+    assert image.shape[1:] == frame.shape and (image[:, y1:y2, x1:x2] * 255).round().unique().tolist() == [200]
+
+
 def test_missing_files_are_named(drawn, tmp_path):
     folder, content = drawn
     with pytest.raises(FileNotFoundError, match="no annotation file"):
@@ -145,7 +167,7 @@ def test_files_that_are_not_what_they_say_are_named(drawn, tmp_path):
     with pytest.raises(ValueError, match=r"is 64×64 pixels, a\.json says 128×64"):
         dataset(drawn, tmp_path, lambda c: c["images"][0].update(width=128))[0]
     (tmp_path / "text.png").write_text("no picture")
-    with pytest.raises(ValueError, match="is no readable image"):
+    with pytest.raises(ValueError, match="can't be read as an image"):
         read_image(tmp_path / "text.png", 3)
 
 

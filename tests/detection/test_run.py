@@ -199,9 +199,9 @@ def test_a_wrong_batch_size_is_named(given, capsys):
     assert f"must be a whole number from 1 up. Got '{given}'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name, message", [("none.png", "no image file or folder"), ("", r"no image \(")])
+@pytest.mark.parametrize("name, message", [("none.png", "names no file"), ("", r"has no images \(")])
 def test_predict_names_missing_images(trained, tmp_path, name, message):
-    from timm_gcp.detection.inference import find_images
+    from timm_gcp.inference.images import find_images
 
     with pytest.raises(FileNotFoundError, match=message):
         find_images([str(tmp_path / name)])

@@ -13,6 +13,7 @@ import timm_gcp  # noqa: F401
 
 ARCH = "shufflenet_v2_x1_0_gcp"
 ARGS: dict[str, Any] = {"num_classes": 7, "reduce_dim": 8}
+DATA: dict[str, Any] = {"input_size": (3, 64, 64), "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
 NAME = f"{ARCH}.tiny"
 
 

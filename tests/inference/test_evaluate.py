@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 
@@ -12,7 +13,8 @@ from toy_images import TINY, image_folder, tiny_settings
 
 from timm_gcp import cli
 from timm_gcp.common import device
-from timm_gcp.inference.evaluate import Evaluation, class_table, confusion_matrix, evaluate, per_class
+from timm_gcp.common.paired import Pair
+from timm_gcp.inference.evaluate import Evaluation, class_table, compare, confusion_matrix, evaluate, per_class
 from timm_gcp.plots.confusion import draw_confusion
 from timm_gcp.train.options import resolve_args
 from timm_gcp.train.run import train
@@ -25,6 +27,11 @@ def trained(tmp_path_factory):
     data = image_folder(root / "data")
     keys = tiny_settings(data, root, epochs=3, model_ema=True, model_ema_decay=0.0)
     return data, train(resolve_args(None, keys)).folder
+
+
+def read(path: str) -> dict:
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        return torch.load(path, weights_only=True)
 
 
 class Fixed(torch.nn.Module):
@@ -49,7 +56,7 @@ def test_fewer_than_five_classes_and_bad_targets():
     batch = (torch.tensor([[0.0, 1.0]])[..., None, None], torch.tensor([1]))
     result = evaluate(Fixed(), [batch], torch.device("cpu"), channels_last=True)
     assert result.predictions.tolist() == [[1, 0]] and result.metrics["top5"] == 100
-    with pytest.raises(ValueError, match=r"has class 1, but the model has 1 classes: give --num-classes"):
+    with pytest.raises(ValueError, match=r"has class 1, but the model has 1 classes: choose a model trained"):
         evaluate(Fixed(), [(torch.zeros(1, 1, 1, 1), torch.tensor([1]))], torch.device("cpu"))
     with pytest.raises(ValueError, match="the data set has no images"):
         evaluate(Fixed(), [], torch.device("cpu"))
@@ -96,6 +103,65 @@ def test_command_agrees_with_training(trained, tmp_path, capsys):
     assert (tmp_path / "out" / "confusion.png").stat().st_size > 5000
     assert cli.main([*common, "--json", "--amp", "--amp-dtype", "bfloat16"]) == 0
     assert len(json.loads(capsys.readouterr().out)["per_class"]) == 2
+
+
+def evaluation(predictions: list[int], targets: list[int]) -> Evaluation:
+    return Evaluation(0.0, torch.tensor(predictions)[:, None], torch.tensor(targets))
+
+
+def test_discordant_images_by_hand():
+    targets = [0, 1, 2, 0, 1, 2]
+    first, second = [0, 1, 2, 1, 0, 2], [0, 0, 0, 0, 2, 2]  # right: 0 1 2 5, and 0 3 5
+    assert compare(evaluation(first, targets), evaluation(second, targets)) == Pair(2, 1)
+    assert compare(evaluation(second, targets), evaluation(first, targets)) == Pair(1, 2)
+
+
+@pytest.mark.parametrize("other", [[0, 1], [0, 1, 1]])
+def test_other_images_are_refused(other):
+    with pytest.raises(ValueError, match="saw different images"):
+        compare(evaluation([0, 1, 0], [0, 1, 0]), evaluation(other, other))
+
+
+def test_comparison_counts_what_each_alone_gets_right(trained, tmp_path, capsys):
+    data, folder = trained
+    last = str(folder / "last.pth.tar")
+    worse = tmp_path / "worse.pth.tar"
+    checkpoint = read(last)
+    checkpoint["state_dict"]["fc.weight"] *= -1
+    torch.save(checkpoint, worse)
+    common = ["validate", "--data-dir", str(data), "--workers", "0", "--device", "cpu", "--checkpoint", last]
+    assert cli.main([*common, "--compare", last]) == 0
+    out = capsys.readouterr().out
+    assert f"{last}: top-1 " in out
+    assert "right by the first alone: 0 images, by the second alone: 0; McNemar's exact test, two-sided: p = 1" in out
+    assert cli.main([*common, "--compare", str(worse), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    found = report["compare"]
+    assert found["model"] == str(worse) and found["top1"] != report["top1"]
+    difference = 12 * (report["top1"] - found["top1"]) / 100
+    assert found["only_first"] - found["only_second"] == pytest.approx(difference)
+    assert found["mcnemar_p"] == Pair(found["only_first"], found["only_second"]).p_value
+
+
+def test_comparison_refusals(trained, tmp_path, capsys):
+    data, folder = trained
+    last = str(folder / "last.pth.tar")
+    bare, other = tmp_path / "bare.pth", tmp_path / "other.pth.tar"
+    checkpoint = read(last)
+    torch.save(checkpoint["state_dict"], bare)
+    checkpoint["args"].num_classes = 3
+    for name in ("fc.weight", "fc.bias"):
+        checkpoint["state_dict"][name] = torch.cat([checkpoint["state_dict"][name]] * 2)[:3]
+    torch.save(checkpoint, other)
+    common = ["validate", "--data-dir", str(data), "--workers", "0", "--device", "cpu", "--checkpoint", last]
+    for name, message in (
+        (str(bare), "bare.pth' says not which model it is of: give a training checkpoint, or a weight folder"),
+        (str(other), "has 3 classes, test_resnet has 2: compare models of the same classes"),
+        ("none.pth.tar", "no checkpoint at 'none.pth.tar'"),
+        ("no_such_model", "Unknown model"),
+    ):
+        assert cli.main([*common, "--compare", name]) == 1
+        assert message in capsys.readouterr().err
 
 
 def test_many_classes_are_shortened(tmp_path, capsys):

@@ -32,6 +32,7 @@ LAYERS = [
     ["ops.scalar_functions"],
     ["ops.products", "ops.spectral"],
     ["functional"],
+    ["models.initial_values"],
     ["models.pooling"],
     ["models.head", "models.shufflenetv2"],
     ["models.gcp"],

@@ -118,11 +118,16 @@ def test_the_torchrun_command_keeps_the_total_batch(name):
     assert int(found.group(1)) * int(found.group(2)) == recipe(name)["batch_size"]
 
 
+def sched_of(name: str) -> str:
+    """MobileNetV2's LR_adju is the released script's curve; docs/recipes.md says why."""
+    return "gcp_mobilenetv2_adju_released" if name == "mobilenetv2_adju" else f"gcp_{name}"
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_constants_are_the_papers(name):
-    args, row = namespace(name), TABLE_3[f"gcp_{name}"]
+    args, row = namespace(name), TABLE_3[sched_of(name)]
     assert (args.sched, args.lr, args.epochs, args.batch_size) == (
-        f"gcp_{name}",
+        sched_of(name),
         row.base_lr,
         row.epochs,
         row.batch_size,
@@ -222,7 +227,7 @@ def test_loss_has_no_smoothing_and_warm_up_is_off(name):
     )
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=args.lr)
     scheduler, epochs = create(optimizer, **scheduler_kwargs(args), updates_per_epoch=5)
-    row = TABLE_3[f"gcp_{name}"]
+    row = TABLE_3[sched_of(name)]
     assert (scheduler.warmup_t, epochs, optimizer.param_groups[0]["lr"]) == (0, row.epochs, row.lr(0))
 
 

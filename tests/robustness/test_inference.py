@@ -111,8 +111,15 @@ def test_labels(tmp_path):
         (("--model", "a", "b", "--checkpoint", "f"), "2 models but 1 checkpoints"),
         (("--model", "a", "--checkpoint", "f", "--pretrained"), "exclude each other"),
         (("--model", "a"), "without weights has nothing to score"),
+        ((), "which models"),
     ],
 )
 def test_load_classifiers_rejects(words, message):
     with pytest.raises(ValueError, match=message):
         load_classifiers(parse(*words))
+
+
+def test_a_bare_file_does_not_name_its_model(tmp_path):
+    torch.save({"state_dict": {"a": torch.ones(1)}}, tmp_path / "w.pth")
+    with pytest.raises(ValueError, match="doesn't say which model it holds"):
+        load_classifiers(parse("--checkpoint", str(tmp_path / "w.pth")))

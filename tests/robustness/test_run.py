@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import torch
 from PIL import Image
 
 pytest.importorskip("imagecorruptions", reason="the robustness extra isn't installed")
-pytest.importorskip("matplotlib", reason="the robustness extra isn't installed")
 
 from robustness_sets import SIZE, classifier, pixels, write_clip, write_fashion_mnist
 
@@ -215,6 +213,12 @@ def test_imagenet_p_on_the_fly(pair, clean_tree, tmp_path, capsys, no_figures):
         ("c", ["--corruptions", "rain"], "unknown corruption 'rain'"),
         ("c", ["--seed", "-1"], "--seed must not be negative; got -1"),
         ("c", ["--dataset", "mnist"], "--dataset must be torch/fashion_mnist"),
+        (
+            "c",
+            ["--on-the-fly", "--dataset", "torch/fashion_mnist", "--class-map", "m.txt"],
+            "--class-map is for image folders",
+        ),
+        ("p", ["--on-the-fly", "--class-map", "none.txt"], "no class map at 'none.txt'"),
         ("c", ["--dataset", "torch/fashion_mnist"], "holds clean images: add --on-the-fly"),
         ("p", ["--perturbations", "tilt"], "gaussian_noise, .* left out: add --partial"),
         ("p", ["--perturbations", "shear", "--on-the-fly"], "unknown perturbation 'shear'"),
@@ -234,16 +238,15 @@ def test_models_of_one_run_must_fit_together():
     small, large = classifier("small"), classifier("large", num_classes=5)
     with pytest.raises(ValueError, match="same classes; got small: 2, large: 5"):
         command._shared_classes([small, large])
+    small.names = ("ant", "bee")
+    assert command._shared_names([small, large]) == ("ant", "bee")
+    large.names = ("bee", "ant")
+    with pytest.raises(ValueError, match="same classes; got small: ant, bee; large: bee, ant"):
+        command._shared_names([small, large])
     large.loaded.data_config["crop_pct"] = 0.5
     with pytest.raises(ValueError, match=r"small: 48 px of 53, bilinear; large: 48 px of 96.*set --img-size"):
         command._framing([small, large])
     assert command._framing([small]) == Framing(48, 53)
-
-
-def test_missing_matplotlib_is_said_first(pair, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["robustness", "c", *pair, "--data-dir", "nowhere"]) == 1
-    assert "pip install 'timm-gcp[robustness]'" in capsys.readouterr().err
 
 
 def test_checkpoints_are_told_apart_by_content(weights):

@@ -26,7 +26,7 @@ def test_folder_source(clean_tree):
     assert [source.read(i)[1] for i in range(6)] == [0, 0, 0, 1, 1, 1]
     limited = FolderSource(clean_tree, 2, limit=2)
     assert limited.positions.tolist() == [0, 3] and limited.read(1)[1] == 1
-    swapped = FolderSource(clean_tree, 5, class_map=["x", "bee", "y", "ant"])
+    swapped = FolderSource(clean_tree, 5, class_map={"x": 0, "bee": 1, "y": 2, "ant": 3})
     assert [swapped.read(i)[1] for i in (0, 5)] == [3, 1]
 
 
@@ -36,30 +36,30 @@ def test_folder_source_rejects(clean_tree, tmp_path):
     with pytest.raises(ValueError, match=r"2 class folders, the model 10 classes.*--class-map"):
         FolderSource(clean_tree, 10)
     with pytest.raises(ValueError, match="lacks bee"):
-        FolderSource(clean_tree, 2, class_map=["ant", "cat"])
+        FolderSource(clean_tree, 2, class_map={"ant": 0, "cat": 1})
     with pytest.raises(ValueError, match="names 3 classes; the model has 2"):
-        FolderSource(clean_tree, 2, class_map=["ant", "bee", "cat"])
+        FolderSource(clean_tree, 2, class_map={"ant": 0, "bee": 1, "cat": 2})
     (tmp_path / "empty" / "a").mkdir(parents=True)
-    with pytest.raises(ValueError, match="no images in the class folders"):
+    with pytest.raises(ValueError, match=r"1 class folder in .* without images .* 0 with: 'a' \(empty\)"):
         FolderSource(tmp_path / "empty", 1)
 
 
 def test_broken_image_is_named(clean_tree):
     (clean_tree / "ant" / "0.png").write_bytes(b"not an image")
-    with pytest.raises(ValueError, match=r"can't read image .*ant/0\.png"):
+    with pytest.raises(ValueError, match=r"ant/0\.png' can't be read as an image"):
         FolderSource(clean_tree, 2).read(0)
 
 
-def test_class_map(tmp_path):
-    path = tmp_path / "map.txt"
-    path.write_text("b\na\n\n")
-    assert sources.read_class_map(path) == ["b", "a"]
-    assert sources.read_class_map(None) is None
-    path.write_text("a\na\n")
-    with pytest.raises(ValueError, match="none twice"):
-        sources.read_class_map(path)
-    with pytest.raises(FileNotFoundError, match="no class map"):
-        sources.read_class_map(tmp_path / "none.txt")
+def test_classes_are_in_natural_order(tmp_path):
+    for index in range(12):
+        (tmp_path / str(index)).mkdir()
+        Image.new("RGB", (4, 4), (index, 0, 0)).save(tmp_path / str(index) / "a.png")
+    source = FolderSource(tmp_path, 12)
+    read = [source.read(i) for i in range(12)]
+    assert [image.getpixel((0, 0))[0] for image, _ in read] == [label for _, label in read] == list(range(12))
+    order = [str(index) for index in range(12)]
+    shuffled = FolderSource(tmp_path, 12, names=tuple(order[::-1]))  # the model's own order
+    assert [shuffled.read(i)[1] for i in range(12)] == list(range(12))[::-1]
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -9,6 +9,7 @@ import pytest
 import synthetic
 import timm
 import torch
+import yaml
 from timm.models._registry import get_pretrained_cfg
 
 import timm_gcp  # noqa: F401
@@ -87,8 +88,8 @@ def test_timm_knows_every_tag_and_its_preprocessing(name: str) -> None:
 
 def test_recipes_and_schedules_exist() -> None:
     for entry in table.WEIGHTS.values():
-        assert (ROOT / "recipes" / entry.recipe).is_file(), entry.recipe
-        assert entry.schedule in schedule_names(), entry.schedule
+        recipe = yaml.safe_load((ROOT / "recipes" / entry.recipe).read_text())
+        assert entry.schedule == recipe["sched"] and entry.schedule in schedule_names(), entry.schedule
 
 
 def test_stock_architectures_are_timms_own() -> None:

@@ -34,7 +34,9 @@ def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return import_file(tiny.checkpoint(tmp_path / "x.pth"), tiny.NAME, model_args=tiny.ARGS).folder
+    return import_file(
+        tiny.checkpoint(tmp_path / "x.pth"), tiny.NAME, model_args=tiny.ARGS, data_config=tiny.DATA
+    ).folder
 
 
 def pushed(**kwargs: str | bool) -> str:
@@ -125,7 +127,7 @@ SCRIPT = """
 import sys, timm, torch
 from timm_gcp.cli import main
 name, output = sys.argv[1:]
-assert main(["weights", "push", name, "--repo-org", "org"]) == 0
+assert main(["weights", "push", name, "--repo-org", "org", "--licence", "mit"]) == 0
 model = timm.create_model(f"hf-hub:org/{name}", pretrained=True)
 torch.save(model.state_dict(), output)
 """
@@ -223,7 +225,7 @@ def test_third_party_weights_need_a_licence(tmp_path: Path) -> None:
                  .replace("global_pool.reduction.0.bn", "dimension_reduction.1"): value
               for key, value in tiny.model().state_dict().items()}  # fmt: skip
     torch.save(theirs, path)
-    import_file(path, tiny.NAME, model_args=tiny.ARGS)
+    import_file(path, tiny.NAME, model_args=tiny.ARGS, data_config=tiny.DATA)
     with pytest.raises(ValueError, match=refusal):
         hub.prepare(tiny.NAME)
 

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     at = actions.add_parser("probe", help="probe saved checkpoints, or a model as it is", conflict_handler="resolve")
     add_model_arguments(at)
-    at.add_argument("--checkpoint", nargs="+", default=[], metavar="FILE", help="one run's checkpoints, in order")
+    at.add_argument("--checkpoint", nargs="+", default=[], metavar="PATH", help="one run's checkpoints, in order")
     at.add_argument("--pretrained", action="store_true", help="probe the pretrained weights")
     at.add_argument("--data-dir", required=True, metavar="DIR", help="folder of the data set")
     at.add_argument(
@@ -133,7 +133,6 @@ def _train(args: argparse.Namespace) -> int:
 
 def _probe(args: argparse.Namespace) -> int:
     from timm_gcp.inference.model import load_model
-    from timm_gcp.train.checkpoint import load_checkpoint
 
     files: Sequence[str | None] = args.checkpoint or [None]
     steps, records, batch = None, [], None
@@ -149,8 +148,7 @@ def _probe(args: argparse.Namespace) -> int:
                 high = largest_stable_step(loaded.model, images, targets, low, **options)
             steps = equal_steps(low, high, args.points)
         landscape = probe(loaded.model, images, targets, steps, **_options(args))
-        epoch = None if file is None or file.endswith(".safetensors") else load_checkpoint(file).get("epoch")
-        records.append(Record.of(index if epoch is None else int(epoch), landscape))
+        records.append(Record.of(index if loaded.epoch is None else loaded.epoch, landscape))
         last = records[-1]
         print(
             f"{file or loaded.name}: loss {last.loss:.4g}, Δl {last.loss_min:.4g} to {last.loss_max:.4g}, "
@@ -164,13 +162,14 @@ def _probe(args: argparse.Namespace) -> int:
 def _batch(args: argparse.Namespace, loaded: Any) -> tuple[Any, Any]:
     """The same images for every checkpoint and every model: drawn by seed, pre-processed as in validation."""
     import torch
-    from timm.data import create_dataset, create_transform
+    from timm.data import create_transform
+
+    from timm_gcp.inference.image_data import UNREADABLE, open_data
 
     if not Path(args.data_dir).is_dir():
         raise FileNotFoundError(f"no folder {args.data_dir!r}: give the data set's folder with --data-dir.")
     config = loaded.data_config
-    mode = "RGB" if config["input_size"][0] == 3 else "L"
-    dataset = create_dataset(args.dataset, root=args.data_dir, split=args.split, input_img_mode=mode)
+    dataset = open_data(args.dataset, args.data_dir, args.split, config["input_size"][0], option="--split")
     dataset.transform = create_transform(**config, is_training=False)
     count = min(args.images or args.batch_size, len(dataset))
     if count < 1:
@@ -179,6 +178,9 @@ def _batch(args: argparse.Namespace, loaded: Any) -> tuple[Any, Any]:
         )
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))[:count]
     samples = [dataset[index] for index in order.tolist()]
+    unread = [index for index, (_, target) in zip(order.tolist(), samples, strict=True) if target == UNREADABLE]
+    if unread:
+        raise ValueError(f"{dataset.why_unreadable(unread[0])} Remove the file, or draw others with --seed.")
     images = torch.stack([image for image, _ in samples]).to(loaded.device)
     return images, torch.tensor([int(target) for _, target in samples], device=loaded.device)
 

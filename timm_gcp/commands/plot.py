@@ -1,4 +1,4 @@
-"""`timm-gcp plot`: learning-rate curves (Table 3, Fig. 4 left) and convergence of finished runs (Fig. 1 and 5)."""
+"""`timm-gcp plot`: learning-rate curves (Table 3, Fig. 4 left) and convergence of finished runs (Figs. 1, 3 and 5)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     c.add_argument(
         "--clean-dir", type=Path, metavar="DIR", help="clean validation folder, for relative mCE (resize 256)"
     )
-    c.add_argument("--class-map", type=Path, metavar="FILE", help="names of the class folders in the model's order")
     c.add_argument("--corruptions", nargs="+", metavar="NAME", help=f"of {', '.join(ALL_CORRUPTIONS)}")
     c.add_argument("--severities", nargs="+", type=int, default=list(SEVERITIES), metavar="S", help="severities")
     c.add_argument("--extra", action="store_true", help="the four extra corruptions too (with --on-the-fly)")
@@ -52,16 +51,17 @@ def _add_common(parser: argparse.ArgumentParser, data_help: str) -> None:
     parser.add_argument(
         "--model",
         nargs="+",
-        required=True,
         metavar="NAME",
-        help="timm models (local-dir:PATH too), or torchvision:NAME; each image is decoded once for all",
+        help="timm models (local-dir:PATH too), or torchvision:NAME; told by the checkpoints if left out; each image "
+        "is decoded once for all",
     )
-    parser.add_argument("--checkpoint", nargs="+", metavar="FILE", help="one weight file per model")
+    parser.add_argument("--checkpoint", nargs="+", metavar="PATH", help="a weight file, or a run's folder, per model")
     parser.add_argument("--pretrained", action="store_true", help="load the models' pretrained weights")
     parser.add_argument("--label", nargs="+", metavar="TEXT", help="name of each model in tables and files")
 
     data = parser.add_argument_group("data")
     data.add_argument("--data-dir", type=Path, required=True, metavar="DIR", help=data_help)
+    data.add_argument("--class-map", type=Path, metavar="FILE", help="names of the class folders in the model's order")
     data.add_argument("--on-the-fly", action="store_true", help="make the corrupted images from a clean data set")
     data.add_argument(
         "--dataset", default="", metavar="NAME", help=f"clean data set: {FASHION_MNIST}; an image folder if left out"

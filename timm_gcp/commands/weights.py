@@ -6,15 +6,19 @@ import argparse
 import ast
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from timm_gcp.inference.model import add_data_arguments, data_options
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights import drive, hub, store
-from timm_gcp.weights.importing import ORDERS, Imported, import_file
+from timm_gcp.weights.importing import Imported, import_file
 from timm_gcp.weights.listing import rows
+from timm_gcp.weights.rebuild import ORDERS
+from timm_gcp.weights.source import read_source
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -28,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--json", action="store_true", help="print JSON")
 
     importing = commands.add_parser("import", help="checkpoint file -> verified weight folder in the local store")
-    importing.add_argument("path", metavar="PATH", help="the authors' .pth.tar, or any other checkpoint")
+    importing.add_argument("path", nargs="?", metavar="PATH", help="the authors' .pth.tar, or any other checkpoint")
     importing.add_argument("--as", dest="name", metavar="ARCH.TAG", help="name; told by the file name if it is theirs")
     _conversion(importing)
 
@@ -38,15 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fetching.add_argument("--force", action="store_true", help="replace weights of that name")
 
     exporting = commands.add_parser("export", help="training checkpoint -> weight folder anywhere")
-    exporting.add_argument("model", metavar="MODEL", help="model name, with a tag if you like: resnet18_gcp.mine")
-    exporting.add_argument("checkpoint", metavar="CHECKPOINT", help="such as model_best.pth.tar")
+    exporting.add_argument(
+        "model", nargs="?", metavar="MODEL", help="model name, with a tag if you like; told by the checkpoint"
+    )
+    exporting.add_argument("path", nargs="?", metavar="CHECKPOINT", help="such as model_best.pth.tar")
     exporting.add_argument("--to", required=True, metavar="DIR", help="folder to write")
     exporting.add_argument("--label-names", metavar="FILE", help="text file with one class name per line")
     exporting.add_argument("--dtype", choices=DTYPES, help="type to store the weights in; by default the file's own")
     _conversion(exporting)
 
     pushing = commands.add_parser("push", help="upload a weight folder to the Hugging Face Hub")
-    pushing.add_argument("name", metavar="NAME", help="weights in the local store or the package")
+    pushing.add_argument("name", metavar="NAME", help="weights in the local store or the package, or name of new ones")
+    pushing.add_argument("--checkpoint", metavar="PATH", help="push this checkpoint, or run's best, under that name")
+    add_data_arguments(pushing.add_argument_group("preprocessing, where the weights don't state it"))
     pushing.add_argument(
         "--repo-org", metavar="ORG", help=f"Hub user or organisation (default: ${table.HUB_ORG_VARIABLE})"
     )
@@ -56,6 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _conversion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", metavar="PATH", help="checkpoint file, or folder of a run (best, else last)")
+    add_data_arguments(parser.add_argument_group("preprocessing, where the checkpoint doesn't state it"))
+    parser.add_argument("--data-dir", metavar="DIR", help="compare the accuracy on this image folder, too")
+    parser.add_argument("--val-split", default="validation", metavar="NAME", help="its split (validation)")
     parser.add_argument("--ema", action="store_true", help="take the averaged weights of a training checkpoint")
     parser.add_argument(
         "--triangle-order", choices=ORDERS, default="auto", help="order of the upper triangle in the file"
@@ -100,16 +112,48 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _import(args: argparse.Namespace) -> int:
-    result = import_file(
-        args.path,
-        args.name,
-        use_ema=args.ema,
-        triangle_order=args.triangle_order,
-        replace=args.force,
-        model_args=_model_args(args.model_kwargs),
-    )
+    path = args.checkpoint or args.path
+    if path is None:
+        raise ValueError("which checkpoint? Name its file, or its run's folder.")
+    result = import_file(path, args.name, **_options(args))
     _report(result)
     return 0
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """What import and export have in common."""
+    return {
+        "use_ema": args.ema,
+        "triangle_order": args.triangle_order,
+        "replace": args.force,
+        "model_args": _model_args(args.model_kwargs),
+        "data_config": data_options(args),
+        "check": _accuracy_check(args) if args.data_dir else None,
+    }
+
+
+def _accuracy_check(args: argparse.Namespace) -> Any:
+    """A comparison of two models on an image folder, that prints the accuracy of both."""
+    from contextlib import nullcontext
+
+    from timm.data import resolve_data_config
+
+    from timm_gcp.inference.evaluate import validate
+    from timm_gcp.inference.model import Loaded
+
+    def check(source: Any, reloaded: Any) -> None:
+        scores = []
+        for model in (source, reloaded):
+            config = resolve_data_config({}, model=model)
+            loaded = Loaded(model, "", config, None, torch.device("cpu"), nullcontext())
+            scores.append(validate(loaded, args.data_dir, "", args.val_split, 64, 0).accuracy(1))
+        if scores[0] != scores[1]:
+            raise ValueError(
+                f"the checkpoint has top-1 {scores[0]:.2f}% in {args.data_dir}, reloaded {scores[1]:.2f}%."
+            )
+        print(f"top-1 {scores[0]:.2f}% in {args.data_dir}, by the checkpoint and by the folder made of it")
+
+    return check
 
 
 def _fetch(args: argparse.Namespace) -> int:
@@ -123,34 +167,62 @@ def _fetch(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    name = args.model if "." in args.model else f"{args.model}.export"
+    model, path = args.model, args.checkpoint or args.path
+    if path is None and model is not None and Path(model).exists():
+        model, path = None, model
+    if path is None:
+        raise ValueError("which checkpoint? Name its file, or its run's folder, with --checkpoint PATH.")
+    if model is None:
+        model = read_source(path, args.ema).record.architecture.split(".")[0]
+        if not model:
+            raise ValueError(f"which model? {path} names none: timm-gcp weights export MODEL {path} --to DIR.")
+    name = model if "." in model else f"{model}.export"
     labels = Path(args.label_names).read_text(encoding="utf-8").split("\n") if args.label_names else None
     result = import_file(
-        args.checkpoint,
+        path,
         name,
-        use_ema=args.ema,
-        triangle_order=args.triangle_order,
-        replace=args.force,
-        model_args=_model_args(args.model_kwargs),
         target=Path(args.to),
         label_names=[label.strip() for label in labels if label.strip()] if labels else None,
         dtype=getattr(torch, args.dtype) if args.dtype else None,
+        assume_preprocessing=False,
+        **_options(args),
     )
+    _say(result)
     print(f'{result.folder}\ntimm.create_model("local-dir:{result.folder}", pretrained=True)')
     return 0
 
 
 def _push(args: argparse.Namespace) -> int:
-    upload = hub.prepare(args.name, args.repo_org, args.private, args.licence)
-    if args.dry_run:
-        print(upload.describe())
-        return 0
-    print(hub.push(upload))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, data = None, data_options(args)
+        if args.checkpoint:
+            folder = Path(scratch) / args.name
+            result = import_file(
+                args.checkpoint, args.name, target=folder, data_config=data, assume_preprocessing=False
+            )
+            _say(result)
+        unlicensed = args.licence is None and args.name not in {**table.WEIGHTS, **table.BUNDLED_WEIGHTS}
+        if unlicensed and (folder is not None or store.find(args.name) is not None):
+            raise ValueError(
+                f"under which licence is {args.name} to be published? Give --licence SPDX-ID, such as mit."
+            )
+        upload = hub.prepare(args.name, args.repo_org, args.private, args.licence, folder, data)
+        if args.dry_run:
+            print(upload.describe())
+            return 0
+        print(hub.push(upload))
     print(f'timm.create_model("hf-hub:{upload.repo}", pretrained=True)')
     return 0
 
 
+def _say(result: Imported) -> None:
+    """What had to be overridden or assumed."""
+    for note in result.notes:
+        print(note, file=sys.stderr)
+
+
 def _report(result: Imported) -> None:
+    _say(result)
     order = f", triangle order {result.triangle_order}" if result.triangle_order else ""
     print(f"{result.folder}  (naming: {result.layout}{order})")
     if result.name.split(".")[0] in table.OURS:

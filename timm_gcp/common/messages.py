@@ -18,6 +18,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """`1 image`, `2 images`, `2 classes`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 def listed(names: Iterable[object], limit: int = 12) -> str:
     """`names` in one line, cut after `limit` of them with a count of the rest."""
     texts = [str(name) for name in names]

@@ -9,16 +9,9 @@ FOLDS = 5  # one fifth is held out
 
 
 def write_digits(folder: Path) -> Path:
-    """Write the digits as an image folder: every fifth scan of each class to `validation`, the others to `train`.
-
-    Raises:
-        ImportError: scikit-learn is not installed.
-    """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError("The digits come with scikit-learn: pip install 'timm-gcp[quickstart]'.") from error
+    """Write the digits as an image folder: every fifth scan of each class to `validation`, the others to `train`."""
     from PIL import Image
+    from sklearn.datasets import load_digits
 
     digits = load_digits()
     partial = folder.with_name(folder.name + ".part")

@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from timm_gcp.detection.coco_masks import decode_segmentation
+from timm_gcp.inference.images import MODES, open_image
 
 BAD_BOXES = ("error", "drop")
-IMAGE_MODES = {1: "L", 3: "RGB"}
 MIN_SIDE = 0.01  # pixels: thinner boxes can lose their area to float32 once the image is resized
 
 
@@ -95,8 +94,8 @@ class CocoDataset(Dataset):
             FileNotFoundError: If the json file, the folder or images are missing.
             ValueError: For anything inconsistent, naming the annotation.
         """
-        if in_chans not in IMAGE_MODES:
-            raise ValueError(f"in_chans must be one of {', '.join(map(str, IMAGE_MODES))}. Got {in_chans}.")
+        if in_chans not in MODES:
+            raise ValueError(f"in_chans must be one of {', '.join(map(str, MODES))}. Got {in_chans}.")
         if not 0 <= hflip <= 1:
             raise ValueError(f"hflip is a probability in [0, 1]. Got {hflip}.")
         if bad_boxes not in BAD_BOXES:
@@ -134,7 +133,7 @@ class CocoDataset(Dataset):
     def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Any]]:
         entry = self.images[index]
         height, width = entry["height"], entry["width"]
-        image = read_image(self.image_path(index), self.in_chans)
+        image = read_image(self.image_path(index), self.in_chans, (width, height))
         if tuple(image.shape[1:]) != (height, width):
             raise ValueError(
                 f"{str(self.image_path(index))!r} is {image.shape[2]}×{image.shape[1]} pixels, "
@@ -207,17 +206,19 @@ class CocoDataset(Dataset):
         return targets
 
 
-def read_image(path: Path, in_chans: int) -> Tensor:
-    """An image file as `(in_chans, H, W)`, float32 in [0, 1].
+def read_image(path: Path, in_chans: int, size: tuple[int, int] | None = None) -> Tensor:
+    """An image file as `(in_chans, H, W)`, float32 in [0, 1], upright by its EXIF tag.
+
+    Args:
+        path: The file.
+        in_chans: 3 for colour, 1 for grey.
+        size: Width and height in the annotation file. Where only the pixels as stored have them, the boxes lie on
+            these, and so the image is read as stored.
 
     Raises:
-        ValueError: If the file is no readable image.
+        ValueError: If the file is not an image that can be read.
     """
-    try:
-        with Image.open(path) as image:
-            pixels = np.array(image.convert(IMAGE_MODES[in_chans]))
-    except OSError as error:
-        raise ValueError(f"{str(path)!r} is no readable image: {error}.") from error
+    pixels = np.array(open_image(path, in_chans, size=size))
     return torch.from_numpy(pixels).reshape(*pixels.shape[:2], in_chans).permute(2, 0, 1).float() / 255
 
 

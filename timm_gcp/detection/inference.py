@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
-
 
 def evaluate(args: argparse.Namespace) -> int:
     """Measure a detector by the options of `timm-gcp detect eval` and print its average precision.
@@ -60,6 +58,7 @@ def predict(args: argparse.Namespace) -> int:
     from timm_gcp.detection.draw import draw_detections, save_png
     from timm_gcp.detection.loop import Precision, join_processes
     from timm_gcp.detection.run import RESULTS_FILE
+    from timm_gcp.inference.images import find_images
 
     paths = find_images(args.images)
     model, content = load_detector(args.checkpoint)
@@ -88,24 +87,3 @@ def predict(args: argparse.Namespace) -> int:
     else:
         print(f"{len(paths)} images, {shown} detections of score {args.score_threshold} and up, in {args.output}")
     return 0
-
-
-def find_images(names: list[str]) -> list[Path]:
-    """Image files among `names`; folders stand for the images in them.
-
-    Raises:
-        FileNotFoundError: If a name is neither file nor folder, or a folder holds no image.
-    """
-    paths = []
-    for name in names:
-        path = Path(name)
-        if path.is_dir():
-            inside = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in IMAGE_SUFFIXES)
-            if not inside:
-                raise FileNotFoundError(f"no image ({', '.join(IMAGE_SUFFIXES)}) in folder {name!r}.")
-            paths += inside
-        elif path.is_file():
-            paths.append(path)
-        else:
-            raise FileNotFoundError(f"no image file or folder {name!r}.")
-    return paths

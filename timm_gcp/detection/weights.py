@@ -13,6 +13,7 @@ from torch import nn
 from timm_gcp.common.messages import did_you_mean, listed
 from timm_gcp.weights.checkpoint import read_checkpoint
 from timm_gcp.weights.layouts import rename, unwrap
+from timm_gcp.weights.source import find_checkpoint
 
 HEADS = {"fc", "classifier", "global_pool"}  # what a checkpoint may hold beyond the backbone, whatever the network
 
@@ -55,9 +56,7 @@ def read_classifier(checkpoint: str | Path) -> dict[str, torch.Tensor]:
         FileNotFoundError: If there is no such file.
         ValueError: If it holds no weights.
     """
-    if not Path(checkpoint).is_file():
-        raise FileNotFoundError(f"no checkpoint file {str(checkpoint)!r}.")
-    return rename(unwrap(read_checkpoint(checkpoint)))
+    return rename(unwrap(read_checkpoint(find_checkpoint(checkpoint))))
 
 
 def load_classifier(body: nn.Module, name: str, checkpoint: str | Path, in_chans: int = 3) -> None:

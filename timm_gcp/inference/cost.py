@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,9 +81,10 @@ def measure(
     batch_size: int = 8,
     repeats: int = 5,
     timed: bool = True,
+    model_args: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Cost:
-    """Cost of a model with 3 input channels.
+    """Cost of a model.
 
     Args:
         name: Model.
@@ -92,13 +93,15 @@ def measure(
         batch_size: Images per step.
         repeats: Steps timed.
         timed: Time it at all.
-        **kwargs: Of the model.
+        model_args: Arguments of the model, whatever their names.
+        **kwargs: Further ones; 3 image channels unless `in_chans` says otherwise.
     """
     import timm
 
+    kwargs = {**(model_args or {}), **kwargs}
     with device if timed else torch.device("meta"):  # counting needs no numbers
         model: Any = timm.create_model(name, **kwargs)
-    size = (3, img_size, img_size)
+    size = (int(kwargs.get("in_chans", 3)), img_size, img_size)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     macs = count_macs(model, size)
     if not timed:

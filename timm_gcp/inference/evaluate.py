@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from timm_gcp.common.paired import Pair
+from timm_gcp.datasets.class_map import read_class_map
+from timm_gcp.inference.image_data import UNREADABLE, class_names, open_data
 from timm_gcp.inference.model import Loaded
 
 
@@ -24,11 +27,15 @@ class Evaluation:
         loss: Mean cross-entropy.
         predictions: `(N, k)` classes by falling logit, k = min(5, number of classes), int64 on the CPU.
         targets: `(N,)` true classes, int64 on the CPU.
+        unreadable: One sentence on each image that could not be read; none of the N.
+        class_names: Names of the data set's classes by index, where they are known.
     """
 
     loss: float
     predictions: Tensor
     targets: Tensor
+    unreadable: tuple[str, ...] = ()
+    class_names: tuple[str, ...] | None = None
 
     def accuracy(self, k: int) -> float:
         """Top-k accuracy in percent."""
@@ -62,31 +69,43 @@ def evaluate(
         title: Label of the progress bar (shown on a terminal only).
 
     Raises:
-        ValueError: The loader is empty, or a target is not a class of the model.
+        ValueError: The loader is empty or none of its images can be read, or a target is not a class of the model.
     """
     context = nullcontext() if autocast is None else autocast
     model.eval()
     loss_sum = torch.zeros((), dtype=torch.float64)
     predictions, targets = [], []
+    seen, unread = 0, []
     for images, target in tqdm(loader, desc=title, leave=False, disable=None):
         images, target = images.to(device), target.to(device)
+        readable = target != UNREADABLE
+        if not readable.all():
+            unread += [seen + index for index in torch.nonzero(~readable).flatten().tolist()]
+            images, target = images[readable], target[readable]
+        seen += len(readable)
+        if not len(target):
+            continue
         if channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         with context:
             logits = model(images)
-            if target.numel() and int(target.max()) >= logits.shape[1]:
+            if int(target.max()) >= logits.shape[1]:
                 raise ValueError(
                     f"the data set has class {int(target.max())}, but the model has {logits.shape[1]} classes: "
-                    "give --num-classes, or a model trained on this data set."
+                    "choose a model trained on this data set."
                 )
             loss = F.cross_entropy(logits, target)
         loss_sum += loss.double().cpu() * len(target)
         predictions.append(logits.float().topk(min(5, logits.shape[1]), dim=1).indices.cpu())
         targets.append(target.cpu())
+    why = getattr(getattr(loader, "dataset", None), "why_unreadable", "image {} can't be read".format)
+    unreadable = tuple(map(why, unread))
+    if unreadable and not targets:
+        raise ValueError(f"none of {len(unreadable)} images can be read, the first: {unreadable[0]}")
     if not targets:
         raise ValueError("the data set has no images: check --data-dir and the name of the split.")
     classes = torch.cat(targets)
-    return Evaluation(loss_sum.item() / len(classes), torch.cat(predictions), classes)
+    return Evaluation(loss_sum.item() / len(classes), torch.cat(predictions), classes, unreadable)
 
 
 _SHOWN = 20  # classes in the printed table; the CSV has them all
@@ -122,26 +141,42 @@ def per_class(confusion: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def validate(
-    loaded: Loaded, data_dir: str, dataset: str = "", split: str = "validation", batch_size: int = 128, workers: int = 2
+    loaded: Loaded,
+    data_dir: str,
+    dataset: str = "",
+    split: str = "validation",
+    batch_size: int = 128,
+    workers: int = 2,
+    class_map: str | Path | None = None,
+    names: tuple[str, ...] | None = None,
 ) -> Evaluation:
-    """Evaluate a loaded model on a data set read and pre-processed by timm.
+    """Evaluate a loaded model on a data set with timm's pre-processing.
+
+    Images that can't be read are left out and named in `Evaluation.unreadable`. `class_map` is a file, `names` are the
+    model's own class names by index, to be compared with the data's.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: The data set can't be opened, or its classes are not the model's.
+        FileNotFoundError: No such folder, split or class map.
+        ValueError: The data set can't be opened, its layout is wrong, or its classes are not the model's.
     """
-    from timm.data import create_dataset, create_loader
+    from timm.data import create_loader
 
     if not Path(data_dir).is_dir():
         raise FileNotFoundError(f"no folder {data_dir!r}: give the data set's folder with --data-dir.")
     config = loaded.data_config
-    channels = config["input_size"][0]
-    try:
-        images = create_dataset(
-            dataset, root=data_dir, split=split, is_training=False, input_img_mode="RGB" if channels == 3 else "L"
-        )
-    except (AssertionError, RuntimeError) as error:
-        raise ValueError(f"data set {dataset or 'image folder'!r} in {data_dir!r}: {error}") from error
+    indices = read_class_map(class_map, data_dir)
+    if indices is None and not dataset:
+        indices = loaded.class_map
+    images = open_data(
+        dataset,
+        data_dir,
+        split,
+        config["input_size"][0],
+        whole=True,
+        class_map=indices,
+        num_classes=int(loaded.model.num_classes),
+        names=names,
+    )
     loader = create_loader(
         images,
         batch_size=batch_size,
@@ -152,7 +187,27 @@ def validate(
         use_prefetcher=True,
         **config,
     )
-    return evaluate(loaded.model, loader, loaded.device, autocast=loaded.autocast)
+    evaluation = evaluate(loaded.model, loader, loaded.device, autocast=loaded.autocast)
+    return replace(evaluation, class_names=class_names(images))
+
+
+def compare(first: Evaluation, second: Evaluation) -> Pair:
+    """Count the images on which the top-1 classes of two evaluations are not both right or both wrong.
+
+    Args:
+        first: Evaluation on N images.
+        second: Evaluation on the same N images, in the same order.
+
+    Raises:
+        ValueError: The two were not made on the same images in the same order.
+    """
+    if first.targets.shape != second.targets.shape or not first.targets.equal(second.targets):
+        raise ValueError(
+            f"the models saw different images ({len(first.targets)} and {len(second.targets)}, or another order): "
+            "evaluate both on one split of one data set."
+        )
+    right = [evaluation.predictions[:, 0] == evaluation.targets for evaluation in (first, second)]
+    return Pair(int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum()))
 
 
 def class_table(rows: list[dict[str, Any]]) -> str:

@@ -1,37 +1,26 @@
 """A model for inference from the command line: `--model`, `--pretrained`, `--checkpoint` and how its images are made.
 
-A checkpoint of `timm-gcp train` or train.py carries its run's settings; they stand in for options left out.
+A checkpoint says how its model is made and fed; options override it, and what they override or what has to be assumed
+is said in a line on the standard error.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from timm_gcp.common.device import pick_device
+from timm_gcp.weights.rebuild import create, rebuild, resolve_data
+from timm_gcp.weights.record import Record, checked_data_config, read_data_config
+from timm_gcp.weights.source import read_source
 
-# Settings of a training run that decide how its model is made and fed.
-_FROM_RUN = (
-    "model",
-    "num_classes",
-    "in_chans",
-    "img_size",
-    "input_size",
-    "mean",
-    "std",
-    "crop_pct",
-    "interpolation",
-    "gp",
-    "model_kwargs",
-    "dataset",
-)
+_DATA = ("img_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")  # options of the data configuration
 
 
 @dataclass(frozen=True)
@@ -45,6 +34,9 @@ class Loaded:
         label_names: Names of the classes, or None where nothing says them.
         device: Where the model is.
         autocast: Context of its forward passes.
+        dataset: Name of the data set that it was trained on, or empty.
+        class_map: Index of each class folder in training, or None where nothing says it.
+        epoch: Epoch of the checkpoint, counted from 0, or None.
     """
 
     model: Any
@@ -53,6 +45,9 @@ class Loaded:
     label_names: tuple[str, ...] | None
     device: torch.device
     autocast: AbstractContextManager[Any]
+    dataset: str = ""
+    class_map: dict[str, int] | None = None
+    epoch: int | None = None
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,17 +58,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model", metavar="NAME", help="timm model, with tag if wanted, or local-dir:PATH, hf-hub:ORG/NAME"
     )
-    group.add_argument("--checkpoint", metavar="FILE", help="weights: a training checkpoint, or safetensors")
+    group.add_argument(
+        "--checkpoint", metavar="PATH", help="weights: a run's folder (best, else last), a checkpoint, or safetensors"
+    )
     group.add_argument("--use-ema", action="store_true", help="take the averaged weights of the checkpoint")
     group.add_argument("--num-classes", type=int, metavar="N", help="classes, where the model's own number is wrong")
     group.add_argument("--in-chans", type=int, metavar="N", help="image channels")
-    group.add_argument("--img-size", type=int, metavar="N", help="height and width of the input in pixels")
-    group.add_argument("--crop-pct", type=float, metavar="P", help="share of the image kept by the centre crop")
-    group.add_argument("--mean", type=float, nargs="+", metavar="M", help="mean of the pixels, per channel")
-    group.add_argument(
-        "--std", type=float, nargs="+", metavar="S", help="standard deviation of the pixels, per channel"
-    )
-    group.add_argument("--interpolation", metavar="NAME", help="resizing of images")
+    add_data_arguments(group)
     group.add_argument(
         "--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="further arguments, name=value"
     )
@@ -85,26 +76,32 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_weights(path: str | Path, use_ema: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-    """State dict of a weight file or training checkpoint, and the settings of its run (empty if unknown).
+def add_data_arguments(group: Any) -> None:
+    """Declare the options that say how images are prepared; `data_options` reads them."""
+    group.add_argument("--data-config", metavar="FILE", help="JSON or YAML file of timm's data configuration")
+    group.add_argument("--img-size", type=int, metavar="N", help="height and width of the input in pixels")
+    group.add_argument("--crop-pct", type=float, metavar="P", help="share of the image kept by the centre crop")
+    group.add_argument("--mean", type=float, nargs="+", metavar="M", help="mean of the pixels, per channel")
+    group.add_argument(
+        "--std", type=float, nargs="+", metavar="S", help="standard deviation of the pixels, per channel"
+    )
+    group.add_argument("--interpolation", metavar="NAME", help="resizing of images")
+
+
+def data_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Data configuration that the options give: the file's, then the single options.
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: Not such a file, or no averaged weights although they were asked for.
+        ValueError: A value of the wrong type or range.
     """
-    from timm_gcp.weights.checkpoint import read_checkpoint
-    from timm_gcp.weights.layouts import unwrap
-
-    no_average = f"{str(path)!r} holds no averaged weights (trained without --model-ema): drop --use-ema."
-    if use_ema and Path(path).suffix == ".safetensors":
-        raise ValueError(no_average)
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"no checkpoint at {str(path)!r}.")
-    checkpoint = read_checkpoint(path)
-    if use_ema and "state_dict_ema" not in checkpoint:
-        raise ValueError(no_average)
-    run = checkpoint.get("args")
-    return unwrap(checkpoint, use_ema), vars(run) if isinstance(run, argparse.Namespace) else {}
+    path = getattr(args, "data_config", None)
+    found = read_data_config(path) if path else {}
+    given = {key: getattr(args, key, None) for key in _DATA}
+    found.update(checked_data_config({key: value for key, value in given.items() if value not in (None, "")}, "option"))
+    if given["img_size"] is not None:
+        found.pop("input_size", None)
+    return found
 
 
 def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
@@ -118,80 +115,33 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
         ValueError: No model named, an unknown name, or weights that don't fit; says which keys.
         FileNotFoundError: No such checkpoint.
     """
-    from timm.data import resolve_data_config
-    from timm.models import create_model
-
-    weights, run = load_weights(args.checkpoint, args.use_ema) if args.checkpoint else (None, {})
-    settings = {key: run.get(key) for key in _FROM_RUN}
-    for key in _FROM_RUN:
-        given = getattr(args, key, None)
-        if given not in (None, {}, ""):
-            settings[key] = given
-    name = settings["model"]
-    if not name:
-        raise ValueError("which model? Give --model NAME (the checkpoint names none).")
+    given = dict(getattr(args, "model_kwargs", None) or {})
+    for key in ("num_classes", "in_chans"):
+        given[key] = getattr(args, key, None)
+        if given[key] is not None and given[key] < 1:
+            raise ValueError(f"--{key.replace('_', '-')} must be at least 1, got {given[key]}.")
+    data = data_options(args)
     device = pick_device(args.device)
-    in_chans = settings["in_chans"] or (settings["input_size"] or [None])[0]
-    try:
-        model: Any = create_model(
-            name,
-            pretrained=pretrained and weights is None,
-            num_classes=settings["num_classes"],
-            in_chans=in_chans,
-            global_pool=settings["gp"],
-            **(settings["model_kwargs"] or {}),
-        )
-    except RuntimeError as error:
-        if "Unknown model" not in str(error):
-            raise
-        raise ValueError(f"{error}. `timm.list_models('*gcp*')` lists ours, `timm.list_models()` all.") from error
-    if weights is not None:
-        _fill(model, name.split(".")[0], weights, args.checkpoint)
-    settings["in_chans"] = in_chans or getattr(model, "in_chans", None) or model.pretrained_cfg["input_size"][0]
-    if settings["img_size"] and settings["input_size"] and getattr(args, "img_size", None):
-        settings["input_size"] = None  # an option outdoes the run's setting
-    data_config = resolve_data_config({k: v for k, v in settings.items() if v is not None}, model=model)
-    data_config = _for_channels(data_config, settings["in_chans"])
+    if args.checkpoint:
+        source = read_source(args.checkpoint, args.use_ema)
+        rebuilt = rebuild(source, args.model or "", given, data)
+        for note in rebuilt.notes:
+            print(note, file=sys.stderr)
+        model, record, epoch = rebuilt.model, rebuilt.record, source.epoch
+        name = args.model or record.architecture
+    else:
+        if not args.model:
+            raise ValueError("which model? Give --model NAME, or --checkpoint PATH of a model trained here.")
+        if args.use_ema:
+            raise ValueError("--use-ema takes averaged weights out of a checkpoint: give --checkpoint PATH too.")
+        model, epoch, name = create(args.model, pretrained, given), None, args.model
+        record = Record(data_config=resolve_data(data, model, given["in_chans"]))
     model = model.to(device).eval()
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
     autocast = torch.autocast(device.type, dtype=getattr(torch, args.amp_dtype)) if args.amp else nullcontext()
-    names = label_names(model, settings["dataset"] or getattr(args, "dataset", None))
-    return Loaded(model, name, data_config, names, device, autocast)
-
-
-def _for_channels(config: dict[str, Any], channels: Any) -> dict[str, Any]:
-    """timm's configuration for as many channels as the model takes: statistics of others are averaged."""
-    config = {**config, "input_size": (channels, *config["input_size"][1:])}
-    for key in ("mean", "std"):
-        if len(config[key]) != channels:
-            config[key] = (sum(config[key]) / len(config[key]),) * channels
-    return config
-
-
-def _fill(model: nn.Module, arch: str, weights: dict[str, Any], path: str) -> None:
-    from timm_gcp.weights.architectures import ARCHITECTURES
-    from timm_gcp.weights.layouts import rename
-
-    if arch in ARCHITECTURES:  # the authors' and torchvision's names, too
-        weights = rename(weights)
-    own = model.state_dict()
-    missing = [key for key in own if key not in weights]
-    foreign = [key for key in weights if key not in own]
-    sizes = [
-        f"{key} {tuple(weights[key].shape)} for {tuple(own[key].shape)}"
-        for key in own
-        if key in weights and weights[key].shape != own[key].shape
-    ]
-    if missing or foreign or sizes:
-        parts = {"missing": missing, "foreign": foreign, "of another size": sizes}
-        said = "; ".join(
-            f"{what}: {', '.join(keys[:5])}{' …' * (len(keys) > 5)}" for what, keys in parts.items() if keys
-        )
-        raise ValueError(
-            f"the weights in {path!r} don't fit the model: {said}. Check --model, --num-classes, --in-chans."
-        )
-    model.load_state_dict(weights)
+    names = record.label_names or label_names(model, getattr(args, "dataset", None) or record.dataset)
+    return Loaded(model, name, record.data_config, names, device, autocast, record.dataset, record.class_map, epoch)
 
 
 def label_names(model: Any, dataset: str | None = None) -> tuple[str, ...] | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from timm_gcp.common.files import replacing
 from timm_gcp.landscape.records import Record
+from timm_gcp.plots.style import COLOURS, new_figure, plain, save
 
-COLOURS = ("#c44e52", "#4c72b0", "#55a868", "#8172b3", "#937860")
 PANELS = (("loss", "Loss along the gradient, Δl"), ("gradient", "Change of the gradient, Δg"))
 
 
@@ -26,18 +25,10 @@ def plot_landscape(
 
     Raises:
         ValueError: when there is nothing to draw.
-        ImportError: when matplotlib is missing.
     """
     if not rows or not all(runs and all(runs.values()) for runs in rows.values()):
         raise ValueError("nothing to draw: every run needs at least one probe.")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'timm-gcp[plot]'.") from error
-
-    figure = Figure(figsize=(10, 3.6 * len(rows)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10, 3.6 * len(rows))
     grid = figure.subplots(len(rows), 2, squeeze=False)
     for axes, (title, runs) in zip(grid, rows.items(), strict=True):
         for panel, (quantity, label) in zip(axes, PANELS, strict=True):
@@ -53,7 +44,6 @@ def plot_landscape(
                     panel.vlines(steps, low, high, color=colour, alpha=0.5, linewidth=6)
             panel.set_yscale("log" if log_scale else "linear")
             panel.set(xlabel="training step", ylabel=label, title=title)
-            panel.grid(alpha=0.25)
-            panel.legend()
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=140, format=Path(path).suffix[1:] or "png")
+            plain(panel)
+            panel.legend(frameon=False)
+    save(figure, Path(path))

@@ -104,16 +104,26 @@ def _build_with_cfg(build: Callable[..., nn.Module], variant: str, pretrained: b
 def _build(model_cls: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
     """timm's builder, with our weights: where they come from, and under which names."""
     with weight_source(variant, pretrained, kwargs) as found:
-        return _build_with_cfg(model_cls, variant, pretrained, **found)
+        return _remember(_build_with_cfg(model_cls, variant, pretrained, **found), kwargs, found)
+
+
+def _remember(model: Any, asked: dict[str, Any], found: dict[str, Any]) -> Any:
+    """Note on the model the arguments that came with its weights, as timm notes those of the call."""
+    model._model_args = {
+        key: value for key, value in found.items() if key not in asked and not key.startswith("pretrained_cfg")
+    }
+    return model
 
 
 def _create(build: Callable[..., nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> Any:
-    with weight_source(variant, pretrained, kwargs) as kwargs:
+    with weight_source(variant, pretrained, kwargs) as found:
+        asked, kwargs = kwargs, dict(found)
         head = {name: kwargs.pop(name) for name in _HEAD_KEYWORDS if name in kwargs}
         if kwargs.get("features_only"):  # a feature extractor has no head to build or to load
             kwargs.update(num_classes=0, global_pool="")
             head["reduce_dim"] = None
-        return _build_with_cfg(partial(build, head=head), variant, pretrained, **kwargs)
+        model = _build_with_cfg(partial(build, head=head), variant, pretrained, **kwargs)
+        return _remember(model, asked, found)
 
 
 def _resnet_gcp(variant: str, pretrained: bool, block: type, layers: tuple[int, ...], **kwargs: Any) -> Any:

@@ -171,7 +171,7 @@ def swap_pooling(
     exponent: float = 0.5,
     eps: float = 1e-3,
     iteration_dtype: str | None = None,
-    init: str = "fan_out",
+    init: str = "fan_out_normal",
     channels: int | None = None,
 ) -> Any:
     """Replace the pooling head of a timm CNN by global covariance pooling, in place.

@@ -25,7 +25,7 @@ def centre(x: Tensor) -> Tensor:
 def fewer_columns(positions: int) -> bool:
     """Whether N − 1 columns are multiplied faster than N: as a multiple of eight, which it is for odd square maps.
 
-    A 7×7 map has 49 positions; rows of 48 numbers keep a processor's vectors and a GPU's tiles full.
+    A 7×7 map has 49 positions; rows of 48 numbers keep a processor's vectors full.
     """
     return positions > 1 and positions % 8 == 1
 

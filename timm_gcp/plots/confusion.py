@@ -7,21 +7,17 @@ from pathlib import Path
 
 from torch import Tensor
 
-from timm_gcp.common.files import replacing
+from timm_gcp.plots.style import new_figure, save
 
 
 def draw_confusion(confusion: Tensor, names: Sequence[str], title: str, path: Path) -> None:
     """Draw the row-normalised matrix as a PNG; counts are written in for up to 20 classes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     shares = confusion.double() / confusion.sum(dim=1, keepdim=True).clamp(min=1)
     count = len(names)
     labelled = count <= 20
     side = min(12.0, 3.5 + 0.5 * count) if labelled else 9.0
-    figure, axes = pyplot.subplots(figsize=(side + 1.2, side), layout="constrained")
+    figure = new_figure(side + 1.2, side)
+    axes = figure.subplots()
     picture = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
     if labelled:
         axes.set_xticks(range(count), names, rotation=45, ha="right")
@@ -36,6 +32,4 @@ def draw_confusion(confusion: Tensor, names: Sequence[str], title: str, path: Pa
     axes.set_ylabel("true")
     axes.set_title(title)
     figure.colorbar(picture, label="share of the true class", shrink=0.8)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=120, format="png")
-    pyplot.close(figure)
+    save(figure, path)

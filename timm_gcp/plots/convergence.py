@@ -23,7 +23,6 @@ def draw_convergence(output: Path, runs: Sequence[RunCurve], baseline: str | Non
 
     Raises:
         ValueError: for an unknown baseline or a bad file name.
-        ImportError: matplotlib is not installed.
     """
     check_output(output)
     reference = find_run(runs, baseline)

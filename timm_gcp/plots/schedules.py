@@ -17,7 +17,7 @@ _STYLES = {
     "fast": ("LR_fast", COLOURS[1], "-"),
     "adju": ("LR_adju", COLOURS[2], "-"),
 }
-_RELEASED = ("LR_adju, released script", COLOURS[3], "--")
+_PRINTED = ("LR_adju as printed", COLOURS[3], "--")  # beside the script's, which MobileNetV2's recipe runs
 
 
 def parse_pairs(pairs: Sequence[str]) -> list[Polynomial]:
@@ -51,7 +51,6 @@ def draw_schedules(output: Path, pairs: Sequence[str]) -> Path:
 
     Raises:
         ValueError: for a bad pair or file name.
-        ImportError: matplotlib is not installed.
     """
     shapes = parse_pairs(pairs)
     check_output(output)
@@ -83,7 +82,8 @@ def draw_schedules(output: Path, pairs: Sequence[str]) -> Path:
 
 def _draw_row(axes: Axes, name: str) -> None:
     row = TABLE_3[name]
-    label, colour, style = _RELEASED if name.endswith("_released") else _STYLES[name.rsplit("_", 1)[1]]
+    printed = f"{name}_released" in TABLE_3
+    label, colour, style = _PRINTED if printed else _STYLES[name.removesuffix("_released").rsplit("_", 1)[1]]
     # On a logarithmic axis the rates that are trained with are drawn, up to the last tick before zero.
     epochs = [e for e in _ticks(row.epochs, steps=row.per_update) if row.lr(e) > 0]
     axes.plot(

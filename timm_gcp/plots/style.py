@@ -16,15 +16,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches.
+    """An empty figure, in inches."""
+    from matplotlib.figure import Figure
 
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("Figures need matplotlib: pip install 'timm-gcp[plot]'.") from error
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -8,36 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from timm_gcp.common.files import replacing
+from timm_gcp.plots.style import COLOURS, new_figure, plain, save
 from timm_gcp.robustness.corruptions import EXTRA_CORRUPTIONS, SEVERITIES, TEST_CORRUPTIONS
 from timm_gcp.robustness.perturbations import EXTRA_PERTURBATIONS, TEST_PERTURBATIONS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-# Wong, "Points of view: Color blindness", Nature Methods 2011: told apart with any colour vision.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 BAR_SHARE = 0.8  # of the space of one group
 PANELS_PER_ROW = 5
-
-
-def check_matplotlib() -> None:
-    """Check that figures can be drawn, before hours of work end without one.
-
-    Raises:
-        ImportError: with the command that installs matplotlib.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError("the bar charts need matplotlib: pip install 'timm-gcp[robustness]'") from error
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _bars(axes: Axes, groups: int, values: Sequence[Sequence[float]], labels: Sequence[str]) -> None:
@@ -46,14 +25,9 @@ def _bars(axes: Axes, groups: int, values: Sequence[Sequence[float]], labels: Se
     for i, (heights, label) in enumerate(zip(values, labels, strict=True)):
         place = np.arange(groups) + (i - (len(values) - 1) / 2) * width
         axes.bar(place, heights, width, label=label, color=COLOURS[i % len(COLOURS)])
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", linewidth=0.4, alpha=0.6)
+    plain(axes)
+    axes.grid(visible=False, axis="x")
     axes.set_axisbelow(True)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=130)
 
 
 def draw_c(results: Sequence[dict[str, Any]], path: Path) -> None:
@@ -65,7 +39,7 @@ def draw_c(results: Sequence[dict[str, Any]], path: Path) -> None:
     ]
     columns = min(PANELS_PER_ROW, len(names))
     rows = -(-len(names) // columns)
-    figure = _figure(2.4 * columns + 0.6, 1.9 * rows + 0.8)
+    figure = new_figure(2.4 * columns + 0.6, 1.9 * rows + 0.8)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axes, name in zip(panels.flat, names, strict=False):
         values = [
@@ -89,7 +63,7 @@ def draw_c(results: Sequence[dict[str, Any]], path: Path) -> None:
     figure.supylabel("top-1 error, % (dashed: clean images)", fontsize=10)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False)
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_p(results: Sequence[dict[str, Any]], path: Path) -> None:
@@ -99,7 +73,7 @@ def draw_p(results: Sequence[dict[str, Any]], path: Path) -> None:
         for name in TEST_PERTURBATIONS + EXTRA_PERTURBATIONS
         if any(name in result["flip_probability"] for result in results)
     ]
-    figure = _figure(max(5.0, 0.95 * len(names) + 1), 5.4)
+    figure = new_figure(max(5.0, 0.95 * len(names) + 1), 5.4)
     panels = figure.subplots(2, 1, sharex=True)
     for axes, key, factor, title in (
         (panels[0], "flip_probability", 100, "flip probability, %"),
@@ -112,4 +86,4 @@ def draw_p(results: Sequence[dict[str, Any]], path: Path) -> None:
     panels[1].set_xticks(range(len(names)), ticks, fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False)
-    _save(figure, path)
+    save(figure, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
+from timm_gcp.inference.images import open_image
 from timm_gcp.robustness.corruptions import EXTRA_CORRUPTIONS, SEVERITIES, TEST_CORRUPTIONS, corrupt, image_seed
 from timm_gcp.robustness.inference import Classifier
-from timm_gcp.robustness.sources import Framing, Source, list_images, open_image, spread
+from timm_gcp.robustness.sources import Framing, Source, list_images, spread
 from timm_gcp.robustness.streams import stream
 
 CLEAN = "clean"
@@ -83,6 +84,7 @@ class CorruptedFolders(Dataset[tuple[Tensor, int]]):
         class_map: see `list_images`.
         limit: images per cell.
         partial: accept cells of different length.
+        names: see `list_images`.
 
     Raises:
         ValueError: as `list_images`, and for cells of different length.
@@ -93,15 +95,16 @@ class CorruptedFolders(Dataset[tuple[Tensor, int]]):
         root: Path,
         cells: Sequence[Cell],
         num_classes: int,
-        class_map: Sequence[str] | None = None,
+        class_map: Mapping[str, int] | None = None,
         limit: int | None = None,
         partial: bool = False,
+        names: tuple[str, ...] | None = None,
     ) -> None:
         self.root, self.cells = root, list(cells)
         self.paths: list[list[str]] = []
         self.classes: list[np.ndarray] = []
         for cell in tqdm(self.cells, desc="listing", unit="folder", leave=False, disable=None):
-            paths, classes = list_images(root / cell.corruption / str(cell.severity), num_classes, class_map)
+            paths, classes = list_images(root / cell.corruption / str(cell.severity), num_classes, class_map, names)
             if self.paths and paths == self.paths[-1]:  # all cells share one list: 95 of 50,000 names are much memory
                 paths, classes = self.paths[-1], self.classes[-1]
             self.paths.append(paths)
@@ -124,7 +127,7 @@ class CorruptedFolders(Dataset[tuple[Tensor, int]]):
         part, position = place
         index = self.kept[part][position]
         cell = self.cells[part]
-        image = open_image(self.root / cell.corruption / str(cell.severity) / self.paths[part][index])
+        image = open_image(self.root / cell.corruption / str(cell.severity) / self.paths[part][index], 3)
         return torch.from_numpy(np.array(image)), int(self.classes[part][index])
 
 

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from timm_gcp.common.device import pick_device
+from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
 from timm_gcp.inference.model import Loaded, load_model
+from timm_gcp.weights.source import find_checkpoint, read_source
 
 TORCHVISION = "torchvision:"  # prefix of models that timm lacks, such as the benchmark's baseline AlexNet
 LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601, as Pillow turns colour into grey
@@ -23,10 +25,11 @@ class Classifier:
     Args:
         label: name in tables and files.
         loaded: the model, its device and its data configuration.
+        names: class names by index that its weights carry, if any.
     """
 
-    def __init__(self, label: str, loaded: Loaded) -> None:
-        self.label = label
+    def __init__(self, label: str, loaded: Loaded, names: tuple[str, ...] | None = None) -> None:
+        self.label, self.names = label, names
         self.loaded = loaded
         config = loaded.data_config
         self.in_chans = int(config["input_size"][0])
@@ -74,6 +77,10 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
     Raises:
         ValueError: if the lists don't fit together, labels repeat, or weights are missing.
     """
+    check_num_classes(args.num_classes)
+    if not args.model and not args.checkpoint:
+        raise ValueError("which models? Give --model NAME, or --checkpoint PATH of models trained here")
+    args.model = args.model or [read_architecture(path) for path in args.checkpoint]
     names: list[str] = args.model
     checkpoints: list[str | None] = list(args.checkpoint or [None] * len(names))
     if len(checkpoints) != len(names):
@@ -84,6 +91,8 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
         raise ValueError("--pretrained and --checkpoint exclude each other: the weights come from one place")
     if not args.checkpoint and not args.pretrained:
         raise ValueError("a model without weights has nothing to score: add --pretrained or --checkpoint FILE")
+    if args.checkpoint:
+        args.checkpoint = checkpoints = [str(find_checkpoint(path)) for path in args.checkpoint]
     labels = list(args.label or _labels(names, checkpoints))
     if len(labels) != len(names):
         raise ValueError(f"{len(names)} models but {len(labels)} labels: give one --label per --model name")
@@ -92,9 +101,26 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
     classifiers = []
     for name, checkpoint, label in zip(names, checkpoints, labels, strict=True):
         one = argparse.Namespace(**{**vars(args), "model": name, "checkpoint": checkpoint})
-        loaded = _load_torchvision(one) if name.startswith(TORCHVISION) else load_model(one, args.pretrained)
-        classifiers.append(Classifier(label, loaded))
+        if name.startswith(TORCHVISION):
+            loaded = _load_torchvision(one)
+        else:
+            loaded = load_model(one, args.pretrained)
+            check_classifier(loaded, checkpoint)
+        classifiers.append(Classifier(label, loaded, own_names(loaded, checkpoint)))
     return classifiers
+
+
+def read_architecture(path: str) -> str:
+    """Name of the model that a checkpoint says it holds.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: It doesn't say.
+    """
+    name = read_source(path).record.architecture
+    if not name:
+        raise ValueError(f"{path} doesn't say which model it holds: give --model NAME")
+    return name
 
 
 def _labels(names: list[str], checkpoints: list[str | None]) -> list[str]:

@@ -6,11 +6,16 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from timm_gcp.common.files import write_text
+from timm_gcp.common.messages import listed
+from timm_gcp.datasets.class_map import digest, read_class_map
+from timm_gcp.datasets.fashion_mnist import FASHION_MNIST_CLASSES
+from timm_gcp.datasets.folders import class_indices, survey
+from timm_gcp.inference.image_data import check_classes
 from timm_gcp.robustness import figures, imagenet_c, imagenet_p, report, scores
 from timm_gcp.robustness.corruptions import (
     EXTRA_CORRUPTIONS,
@@ -36,7 +41,6 @@ from timm_gcp.robustness.sources import (
     FolderSource,
     Framing,
     Source,
-    read_class_map,
 )
 
 IMAGENET_CLASSES = 1000
@@ -47,7 +51,6 @@ Measure = Callable[[list[dict[str, Any]], Callable[[int], None]], int]
 
 def run(args: argparse.Namespace) -> int:
     """Measure what is not measured yet, then write and print the tables; returns the exit status."""
-    figures.check_matplotlib()
     _check(args)
     if args.on_the_fly:
         import_package()
@@ -71,6 +74,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--dataset must be {FASHION_MNIST}, or left out for an image folder; got {args.dataset!r}")
     if args.dataset and not args.on_the_fly:
         raise ValueError(f"--dataset {args.dataset} holds clean images: add --on-the-fly")
+    if args.dataset and args.class_map:
+        raise ValueError(f"--class-map is for image folders, {args.dataset} has an order of its own: drop it")
     if args.benchmark == "c":
         names = args.corruptions
         imagenet_c.wanted_cells(names or (), args.severities)
@@ -87,18 +92,24 @@ def _check(args: argparse.Namespace) -> None:
 def _prepare_c(args: argparse.Namespace, classifiers: Sequence[Classifier]) -> tuple[dict[str, Any], Measure]:
     names = args.corruptions or TEST_CORRUPTIONS + (() if args.on_the_fly and not args.extra else EXTRA_CORRUPTIONS)
     cells = imagenet_c.wanted_cells(names, args.severities)
-    classes, class_map = _shared_classes(classifiers), read_class_map(args.class_map)
-    settings: dict[str, Any] = {"class_map": args.class_map.name if args.class_map else None}
+    classes, class_map = _shared_classes(classifiers), read_class_map(args.class_map, args.data_dir)
+    if class_map is None:
+        class_map = _trained_order(classifiers)
+    known = _shared_names(classifiers)
+    settings: dict[str, Any] = {}
 
     if args.on_the_fly:
-        source, framing = _clean_source(args, classes, class_map), _framing(classifiers)
+        source, framing = _clean_source(args, classes, class_map, known), _framing(classifiers)
         settings["framing"] = [framing.size, framing.canvas, framing.interpolation]
         cells = [Cell(CLEAN, 0), *cells]
     else:
         cells = imagenet_c.cells_on_disk(args.data_dir, cells, args.partial)
         settings["clean"] = args.clean_dir.resolve().name if args.clean_dir else None
         clean_framing = Framing(BENCHMARK_SIZE, CLEAN_RESIZE)
-        clean = FolderSource(args.clean_dir, classes, class_map, args.limit) if args.clean_dir else None
+        clean = FolderSource(args.clean_dir, classes, class_map, args.limit, known) if args.clean_dir else None
+    if not args.dataset:  # which class has which index decides every error
+        root = args.data_dir if args.on_the_fly else args.data_dir / cells[0].corruption / str(cells[0].severity)
+        settings["classes"] = digest(class_indices(survey(root), class_map, classes, known))
 
     def measure(results: list[dict[str, Any]], save: Callable[[int], None]) -> int:
         def missing(part: Sequence[Cell]) -> list[Cell]:
@@ -111,7 +122,7 @@ def _prepare_c(args: argparse.Namespace, classifiers: Sequence[Classifier]) -> t
             if clean is not None:
                 datasets.append(imagenet_c.CorruptedSource(clean, clean_framing, missing([Cell(CLEAN, 0)])))
             folders = imagenet_c.CorruptedFolders
-            datasets.append(folders(args.data_dir, missing(cells), classes, class_map, args.limit, args.partial))
+            datasets.append(folders(args.data_dir, missing(cells), classes, class_map, args.limit, args.partial, known))
         return sum(
             imagenet_c.evaluate(classifiers, results, dataset, args.batch_size, args.workers, save)
             for dataset in datasets
@@ -124,7 +135,9 @@ def _prepare_p(args: argparse.Namespace, classifiers: Sequence[Classifier]) -> t
     names = list(args.perturbations or TEST_PERTURBATIONS + (() if args.on_the_fly else EXTRA_PERTURBATIONS))
     settings: dict[str, Any] = {"difficulty": args.difficulty}
     if args.on_the_fly:
-        source, framing = _clean_source(args, _shared_classes(classifiers), None), _framing(classifiers)
+        class_map = read_class_map(args.class_map, args.data_dir)
+        classes, known = _shared_classes(classifiers), _shared_names(classifiers)
+        source, framing = _clean_source(args, classes, class_map, known), _framing(classifiers)
         settings["framing"] = [framing.size, framing.canvas, framing.interpolation]
     else:
         names = imagenet_p.perturbations_on_disk(args.data_dir, names, args.difficulty, args.partial)
@@ -149,10 +162,28 @@ def _shared_classes(classifiers: Sequence[Classifier]) -> int:
     return counts.pop()
 
 
-def _clean_source(args: argparse.Namespace, classes: int, class_map: list[str] | None) -> Source:
+def _trained_order(classifiers: Sequence[Classifier]) -> dict[str, int] | None:
+    """Index of each class folder in the models' training, where all of them say the same one."""
+    maps = [classifier.loaded.class_map for classifier in classifiers]
+    return None if any(other != maps[0] for other in maps) else maps[0]
+
+
+def _shared_names(classifiers: Sequence[Classifier]) -> tuple[str, ...] | None:
+    """Return the class names that the models' weights carry, None where none does."""
+    known = {classifier.names for classifier in classifiers if classifier.names is not None}
+    if len(known) > 1:
+        told = "; ".join(f"{c.label}: {listed(c.names, 3)}" for c in classifiers if c.names is not None)
+        raise ValueError(f"models of one run must have the same classes; got {told}")
+    return known.pop() if known else None
+
+
+def _clean_source(
+    args: argparse.Namespace, classes: int, class_map: Mapping[str, int] | None, known: tuple[str, ...] | None
+) -> Source:
     if args.dataset == FASHION_MNIST:
+        check_classes(FASHION_MNIST, FASHION_MNIST_CLASSES, classes, known)
         return FashionMnistSource(args.data_dir, classes, args.limit)
-    return FolderSource(args.data_dir, classes, class_map, args.limit)
+    return FolderSource(args.data_dir, classes, class_map, args.limit, known)
 
 
 def _framing(classifiers: Sequence[Classifier]) -> Framing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +14,9 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm")
+from timm_gcp.datasets.folders import class_indices, survey
+from timm_gcp.inference.images import open_image
+
 FASHION_MNIST = "torch/fashion_mnist"  # as timm names the data set
 _IMAGES, _LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 _IDX_MAGIC = {3: 2051, 1: 2049}  # by number of dimensions
@@ -47,80 +49,41 @@ def spread(total: int, limit: int | None) -> np.ndarray:
     return np.arange(limit) * total // limit
 
 
-def open_image(path: Path) -> Image.Image:
-    """Return the image in RGB.
-
-    Raises:
-        ValueError: if it can't be decoded, with its path.
-    """
-    try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except (OSError, SyntaxError) as error:  # Pillow reports some broken PNGs as SyntaxError
-        raise ValueError(f"can't read image {path}: {error}") from error
-
-
-def read_class_map(path: Path | None) -> list[str] | None:
-    """Return the folder names of a class map: a text file with one name per line, in the model's class order.
-
-    Raises:
-        FileNotFoundError: if the file isn't there.
-        ValueError: if it is empty or names a folder twice.
-    """
-    if path is None:
-        return None
-    if not path.is_file():
-        raise FileNotFoundError(f"no class map at {path}: give a text file with one folder name per line")
-    names = [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    if not names or len(set(names)) != len(names):
-        raise ValueError(f"class map {path} must name at least one folder and none twice")
-    return names
-
-
-def list_images(root: Path, num_classes: int, class_map: Sequence[str] | None) -> tuple[list[str], np.ndarray]:
-    """Return the paths below `root` of the images in its class folders, in sorted order, and their classes.
+def list_images(
+    root: Path, num_classes: int, class_map: Mapping[str, int] | None = None, names: tuple[str, ...] | None = None
+) -> tuple[list[str], np.ndarray]:
+    """Return the paths below `root` of the images in its class folders, in natural order, and their classes.
 
     Args:
         root: folder with one folder per class.
         num_classes: of the model.
-        class_map: names of the class folders in the model's order; without it they are sorted, and there must be as
-            many as the model has classes.
+        class_map: class folder -> index; without it they are in natural order (or in that of `names`), and there must
+            be as many as the model has classes.
+        names: the model's class names by index, to be compared with the folders'.
 
     Raises:
         FileNotFoundError: if the folder isn't there.
-        ValueError: if folders and classes don't match, or there are no images.
+        ValueError: if folders and classes don't match, or a class has no images.
     """
-    if not root.is_dir():
-        raise FileNotFoundError(f"no folder {root}")
-    folders = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
-    if class_map is None and len(folders) != num_classes:
-        raise ValueError(
-            f"{root} has {len(folders)} class folders, the model {num_classes} classes: give the folders' names in the "
-            "model's order with --class-map FILE, or a model with as many classes"
-        )
-    order = {name: index for index, name in enumerate(class_map if class_map is not None else folders)}
-    unknown = [name for name in folders if name not in order]
-    if unknown or len(order) > num_classes:
-        what = f"lacks {', '.join(unknown[:5])}" if unknown else f"names {len(order)} classes"
-        raise ValueError(f"the class map for {root} {what}; the model has {num_classes} classes")
-    paths, classes = [], []
-    for name in folders:
-        files = sorted(entry.name for entry in (root / name).iterdir() if entry.suffix.lower() in IMAGE_SUFFIXES)
-        paths += [f"{name}/{file}" for file in files]
-        classes += [order[name]] * len(files)
-    if not paths:
-        raise ValueError(f"no images in the class folders of {root}: looked for {', '.join(IMAGE_SUFFIXES)}")
-    return paths, np.array(classes)
+    found = survey(root)
+    indices = class_indices(found, class_map, num_classes, names)
+    paths = [path for files in found.files.values() for path in files]
+    return paths, np.array([indices[name] for name, files in found.files.items() for _ in files])
 
 
 class FolderSource:
     """An image folder: one folder per class."""
 
     def __init__(
-        self, root: Path, num_classes: int, class_map: Sequence[str] | None = None, limit: int | None = None
+        self,
+        root: Path,
+        num_classes: int,
+        class_map: Mapping[str, int] | None = None,
+        limit: int | None = None,
+        names: tuple[str, ...] | None = None,
     ) -> None:
         self.root = root
-        paths, classes = list_images(root, num_classes, class_map)
+        paths, classes = list_images(root, num_classes, class_map, names)
         self.positions = spread(len(paths), limit)
         self.paths = [paths[i] for i in self.positions]
         self.classes = classes[self.positions]
@@ -131,7 +94,7 @@ class FolderSource:
 
     def read(self, index: int) -> tuple[Image.Image, int]:
         """Return one RGB image and its class."""
-        return open_image(self.root / self.paths[index]), int(self.classes[index])
+        return open_image(self.root / self.paths[index], 3), int(self.classes[index])
 
 
 def read_idx(path: Path) -> np.ndarray:

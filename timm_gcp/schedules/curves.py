@@ -2,7 +2,8 @@
 
 A *shape* maps time to a factor of the base rate. Time is counted in epochs from 0, or, for a finer step, as `t`
 ticks of which `per_epoch` make one epoch; both are handed over so that no shape ever sees a rounded quotient more
-often than it must. `TABLE_3` holds the paper's nine rows, and MobileNetV2's LR_adju as the authors' script computes it.
+often than it must. `TABLE_3` holds the paper's nine rows, and MobileNetV2's LR_adju as the authors' script computes it,
+which is what its recipe runs (docs/recipes.md says why).
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class StagedLinear:
-    """Linear decay in stages: `l_s - (l_s - l_e) / length * (e - n)` in each (MobileNetV2's LR_adju).
+    """Linear decay in stages: `l_s - (l_s - l_e) / length * (e - n)` in each (MobileNetV2's LR_adju, Section 4.1).
 
     The factor is that rate over the first stage's initial rate, so a base rate equal to the latter gives the rates as
     written and another one scales them all. After the last stage its final rate is held.
@@ -195,7 +196,7 @@ TABLE_3: dict[str, Row] = {
     "gcp_mobilenetv2_adju": Row(
         0.06, 150, 192, StagedLinear(_STAGES, initial=(6e-2, 1e-2, 1e-3), final=(1e-3, 1e-4, 1e-5), end=150)
     ),
-    # The script aims each stage at the next one's initial rate, so its curve has no jumps.
+    # As printed the rate jumps up at epochs 50 and 100. The script aims each stage at the next one's initial rate.
     "gcp_mobilenetv2_adju_released": Row(
         0.06, 150, 192, StagedLinear(_STAGES, initial=(6e-2, 1e-2, 1e-3), final=(1e-2, 1e-3, 1e-5), end=150)
     ),

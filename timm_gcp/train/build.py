@@ -9,15 +9,15 @@ import argparse
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from timm.data import FastCollateMixup, Mixup, create_dataset, create_loader
+from timm.data import FastCollateMixup, Mixup, create_loader
 from timm.loss import LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
 from timm.models import create_model
 from torch import nn
+
+from timm_gcp.train.data import check_folder, open_split
 
 _logger = logging.getLogger(__name__)
 
@@ -76,24 +76,13 @@ def build_loaders(args: argparse.Namespace, data_config: dict[str, Any], device:
     """Training and validation loaders of a run.
 
     Raises:
-        FileNotFoundError: No data folder.
-        ValueError: Fewer training images than one batch.
+        FileNotFoundError: No data folder or split.
+        ValueError: A split can't be read, or there are fewer training images than one batch.
     """
-    on_disk = not args.dataset or (args.dataset.startswith("torch/") and not args.dataset_download)
-    if on_disk and not (args.data_dir and Path(args.data_dir).is_dir()):
-        raise FileNotFoundError(f"no folder {args.data_dir!r}: give the data set's folder with --data-dir.")
-    mode = args.input_img_mode or ("RGB" if data_config["input_size"][0] == 3 else "L")
-    dataset = partial(
-        create_dataset,
-        args.dataset,
-        root=args.data_dir,
-        class_map=args.class_map,
-        download=args.dataset_download,
-        batch_size=args.batch_size,
-        input_img_mode=mode,
-    )
-    train_set = dataset(split=args.train_split, is_training=True, seed=args.seed, repeats=args.epoch_repeats)
-    val_set = dataset(split=args.val_split, is_training=False) if args.val_split else None
+    check_folder(args)
+    channels = data_config["input_size"][0]
+    train_set = open_split(args, channels, training=True, seed=args.seed, repeats=args.epoch_repeats)
+    val_set = open_split(args, channels, training=False) if args.val_split else None
     if len(train_set) < args.batch_size:
         raise ValueError(
             f"{len(train_set)} training images make no batch of {args.batch_size} (the last, incomplete batch is "

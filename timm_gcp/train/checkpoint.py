@@ -15,6 +15,8 @@ from timm.models import clean_state_dict
 from timm.utils import CheckpointSaver, ModelEmaV3, NativeScaler, get_state_dict, unwrap_model
 from torch import Tensor, nn
 
+from timm_gcp.weights.checkpoint import read_checkpoint
+
 _TimmTask: Any = None
 with contextlib.suppress(ImportError):  # timm before 1.0.23 has no tasks
     _TimmTask = importlib.import_module("timm.task").ClassificationTask
@@ -90,13 +92,12 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: Not a training checkpoint (no `state_dict`).
+        ValueError: Not readable, or not a training checkpoint (no `state_dict`).
     """
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no checkpoint at {str(path)!r}.")
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+    checkpoint = read_checkpoint(path)
+    if "state_dict" not in checkpoint:
         raise ValueError(
             f"{str(path)!r} is not a training checkpoint (it has no `state_dict`): "
             "load bare weights with --initial-checkpoint instead of --resume."

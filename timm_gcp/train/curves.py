@@ -1,4 +1,4 @@
-"""Convergence of finished runs from their summary.csv: top-1 per epoch (Fig. 1 and 5) and the table of Table 2.
+"""Convergence of finished runs from their summary.csv: top-1 per epoch (Figs. 1, 3 and 5) and the table of Table 2.
 
 The matching epoch is the first one, counted from 1, whose top-1 reaches the baseline's final top-1.
 """

@@ -48,7 +48,7 @@ OPTIONS: dict[str, Option] = _table(
     ("initial_checkpoint", str, "", "load this checkpoint of the same model first"),
     ("resume", str, "", "go on from this checkpoint, optimizer state included"),
     ("no_resume_opt", bool, False, "resume the weights only"),
-    ("num_classes", int, None, "classes; the model's own number when left out"),
+    ("num_classes", int, None, "classes; as many as the data have when left out"),
     ("gp", str, None, "global pooling; the model's own when left out"),
     ("img_size", int, None, "height and width of the input in pixels"),
     ("in_chans", int, None, "channels of the input; 3 when left out"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,8 +23,11 @@ from timm_gcp.common.device import pick_device
 from timm_gcp.common.files import write_text
 from timm_gcp.train.build import Loaders, build_criterion, build_loaders, build_model, build_scheduler, resolve_rate
 from timm_gcp.train.callback import Callback
+from timm_gcp.train.data import check_data
 from timm_gcp.train.loop import Precision, make_precision, train_one_epoch, updates_in
 from timm_gcp.train.summary import Summary
+
+_logger = logging.getLogger(__name__)
 
 LoaderFactory = Callable[[argparse.Namespace, dict[str, Any], torch.device], Loaders]
 
@@ -70,6 +75,8 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     _import_modules(args)
     device = pick_device(args.device)
     args.device = str(device)
+    if loaders is build_loaders:
+        check_data(args)
     text = yaml.safe_dump(vars(args), default_flow_style=False)
 
     random_seed(args.seed, 0)
@@ -77,6 +84,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     data_config = resolve_data_config(vars(args), model=model)
     made = loaders(args, data_config, device)
     args.lr = resolve_rate(args)
+    kept = _recorded(args, model, data_config, made)
     task = make_task(model, build_criterion(args).to(device), device)
     optimizer = create_optimizer_v2(task.get_trainable_module(), **optimizer_kwargs(cfg=args), **args.opt_kwargs)
     precision = make_precision(args, device)
@@ -107,7 +115,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     write_text(folder / "args.yaml", text)
     metric = args.eval_metric if made.val is not None else "loss"
     options = {"amp_scaler": precision.scaler, "decreasing": metric == "loss", "max_history": args.checkpoint_hist}
-    saver = make_saver(task, optimizer, args, folder, **options)
+    saver = make_saver(task, optimizer, kept, folder, **options)
     if args.resume and Path(args.resume).resolve().parent == folder.resolve():
         getattr(saver, "load_state_dict_from_checkpoint", lambda path: None)(args.resume)  # timm 1.0.31 on
     summary = Summary(folder / "summary.csv", start)
@@ -131,6 +139,21 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
             for callback in callbacks:
                 callback.on_epoch_end(epoch, epochs, row, folder)
     return run
+
+
+def _recorded(
+    args: argparse.Namespace, model: Any, data_config: dict[str, Any], loaders: Loaders
+) -> argparse.Namespace:
+    """The run's arguments with the model record, as its checkpoints keep them."""
+    from timm_gcp.weights.classes import classes_of
+    from timm_gcp.weights.record import record_of, with_record
+
+    config = {**data_config, "crop_mode": "center"}  # as validation crops
+    try:
+        return with_record(args, record_of(model, config, args, classes_of(getattr(loaders.train, "dataset", None))))
+    except ValueError as error:
+        warnings.warn(f"the checkpoints of this run won't say how to build their model: {error}", stacklevel=2)
+        return args
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
@@ -161,4 +184,9 @@ def _validate(
         return {}
     model = task.get_eval_model(ema=True) if args.model_ema else task.get_eval_model()
     result = evaluate(model, loaders.val, device, channels_last=args.channels_last, autocast=precision.autocast)
+    if result.unreadable:
+        _logger.warning(
+            "%d validation images can't be read and are not counted, the first: %s",
+            len(result.unreadable), result.unreadable[0],
+        )  # fmt: skip
     return {f"eval_{name}": value for name, value in result.metrics.items()}

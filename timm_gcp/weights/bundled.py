@@ -51,6 +51,25 @@ class Bundled:
         return f"{self.arch}.{self.tag}"
 
 
+@dataclass(frozen=True)
+class BundledPair:
+    """Two of these on the same test images, as `timm-gcp validate --model FIRST --compare SECOND` counts them.
+
+    Attributes:
+        first: `arch.tag`.
+        second: `arch.tag` of its twin.
+        only_first: Test images that the first alone classifies correctly.
+        only_second: Test images that the second alone classifies correctly.
+        unequal: What differed in their training beside the pooling.
+    """
+
+    first: str
+    second: str
+    only_first: int
+    only_second: int
+    unequal: str
+
+
 # Rows as `tools/release/bundle_fmnist.py` prints them.
 ROWS = (
     Bundled(
@@ -98,4 +117,12 @@ ROWS = (
         part="backbones",
         keys="sched_on_updates: False, lr: 0.06",
     ),
+)
+
+PAIR = BundledPair(
+    first="shufflenet_v2_x1_0_gcp.adju_fmnist",
+    second="shufflenet_v2_x1_0.adju_fmnist",
+    only_first=213,
+    only_second=185,
+    unequal="the learning rate, 0.125 for the first and the recipe's 0.0625 for the second",
 )

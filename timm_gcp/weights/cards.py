@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from timm_gcp.common.paired import Pair
 from timm_gcp.weights import catalog as table
-from timm_gcp.weights.bundled import Bundled
+from timm_gcp.weights.bundled import PAIR, Bundled
+from timm_gcp.weights.record import Record, describe
 
 PAPER = "What Deep CNNs Benefit from Global Covariance Pooling: An Optimization Perspective (CVPR 2020)"
 PAPER_URL = "https://arxiv.org/abs/2003.11241"
@@ -15,12 +17,13 @@ MEASURED = "`timm-gcp validate` on this file"
 COMMAND = "python tools/release/make_model_cards.py"
 
 
-def front_matter(name: str, licence: str | None = None) -> dict[str, Any]:
+def front_matter(name: str, licence: str | None = None, record: Record | None = None) -> dict[str, Any]:
     """Metadata of the card of `arch.tag`, as the Hub reads it.
 
     Args:
         name: `arch.tag`; need not be in the table.
         licence: SPDX id; by default the table's. Without any, the Hub's word for it: `unknown`.
+        record: What the weights' own record says of data set and metrics.
     """
     entry, shipped = table.WEIGHTS.get(name), table.BUNDLED_WEIGHTS.get(name)
     known = shipped or entry
@@ -38,6 +41,8 @@ def front_matter(name: str, licence: str | None = None) -> dict[str, Any]:
         figure = entry.figures[0]
         dataset, split, top1, top5 = entry.dataset, "validation", figure.top1, figure.top5
         source = {"source": {"name": figure.origin, "url": entry.source_url}}
+    elif record is not None and (data_name(record) or record.metrics):
+        return data | _own_results(name, record)
     else:
         return data
     result = {
@@ -56,22 +61,53 @@ def front_matter(name: str, licence: str | None = None) -> dict[str, Any]:
     }
 
 
-def card(name: str, metadata: Mapping[str, str] | None = None, licence: str | None = None) -> str:
+def data_name(record: Record) -> str:
+    """Name of the data set of a record: timm's, or the image folder's."""
+    return record.dataset.split("/")[-1] or record.data_folder
+
+
+def _own_results(name: str, record: Record) -> dict[str, Any]:
+    metrics = [
+        {"type": "accuracy" if metric.startswith("top") else metric, "name": metric, "value": round(value, 4)}
+        for metric, value in record.metrics.items()
+    ]
+    if not metrics:
+        return {}
+    data = {"name": data_name(record) or "not stated", "type": data_name(record) or "not stated", "split": "validation"}
+    result = {"task": {"type": "image-classification"}, "dataset": data, "metrics": metrics}
+    return {"model-index": [{"name": name, "results": [result]}]}
+
+
+def card(
+    name: str,
+    metadata: Mapping[str, str] | None = None,
+    licence: str | None = None,
+    record: Record | None = None,
+    repo: str = "",
+) -> str:
     """Model card of a weight folder: the `README.md` beside its weights.
 
     Args:
         name: `arch.tag`.
         metadata: Metadata of its `model.safetensors`: source, digest, triangle order.
         licence: SPDX id, where someone who may has said so.
+        record: The record of weights that are not in the table.
+        repo: `OWNER/NAME` on the Hub, where the card goes there.
     """
     import yaml
 
-    head = yaml.safe_dump(front_matter(name, licence), sort_keys=False, allow_unicode=True)
-    return f"---\n{head}---\n\n# {name}\n\n{body(name, metadata, licence, repository=True)}"
+    head = yaml.safe_dump(front_matter(name, licence, record), sort_keys=False, allow_unicode=True)
+    text = body(name, metadata, licence, repository=True, record=record, repo=repo)
+    return f"---\n{head}---\n\n# {name}\n\n{text}"
 
 
 def body(
-    name: str, metadata: Mapping[str, str] | None = None, licence: str | None = None, repository: bool = False
+    name: str,
+    metadata: Mapping[str, str] | None = None,
+    licence: str | None = None,
+    repository: bool = False,
+    record: Record | None = None,
+    repo: str = "",
 ) -> str:
     """Text of a card: what the weights are, how to use them, figures, source, limits.
 
@@ -80,14 +116,17 @@ def body(
         metadata: Metadata of its `model.safetensors`.
         licence: SPDX id, where someone who may has said so.
         repository: Whether the text stands in a repository of its own, or is a section of a page.
+        record: The record of weights that are not in the table.
+        repo: `OWNER/NAME` on the Hub.
     """
     level = "##" if repository else "###"
-    parts = [_what(name, metadata or {}), f"{level} Usage\n\n{_usage(name)}"]
+    parts = [_what(name, metadata or {}, record), f"{level} Usage\n\n{_usage(name, repo)}"]
     shipped = table.BUNDLED_WEIGHTS.get(name)
     if shipped is not None:
         parts += [
             f"{level} Figures\n\n{_table([(MEASURED, shipped.top1, shipped.top5)])}",
             f"{level} Training\n\n{_training(shipped)}",
+            *([f"{level} Beside its twin\n\n{_beside_twin()}"] if name in (PAIR.first, PAIR.second) else []),
             f"{level} Limits\n\n{_OWN_LIMITS}",
         ]
         return "\n\n".join(parts) + "\n"
@@ -95,17 +134,25 @@ def body(
     if entry is not None:
         figures = [(figure.origin, figure.top1, figure.top5) for figure in entry.figures]
         parts += [f"{level} Figures\n\n{_table(figures)}"]
+    elif record is not None and record.full:
+        parts += [f"{level} Training\n\n{_record(record)}"]
     parts += [f"{level} Source\n\n{_source(entry, metadata or {}, licence)}", f"{level} Limits\n\n{_limits(entry)}"]
     return "\n\n".join(parts) + "\n"
 
 
-def _what(name: str, metadata: Mapping[str, str]) -> str:
+def _what(name: str, metadata: Mapping[str, str], record: Record | None = None) -> str:
     arch = name.split(".")[0]
     facts, entry = table.ARCHITECTURES.get(arch), table.WEIGHTS.get(name)
     if facts is None:
         return f"Weights of timm's `{arch}`."
     width = int(metadata.get("dimension") or facts.dimension or 0)
-    if not width:
+    chosen = record.model_args.get("normalization", "newton_schulz") if record is not None else "newton_schulz"
+    steps = record.model_args.get("n_iter", 5) if record is not None else 5
+    if width and (chosen, steps) != ("newton_schulz", 5):
+        pooling = (
+            f"global covariance pooling: D = {width}, normalisation {chosen}, {width * (width + 1) // 2:,} features"
+        )
+    elif not width:
         pooling = "global average pooling, the twin to compare global covariance pooling with"
     else:
         pooling = (
@@ -127,16 +174,34 @@ def _what(name: str, metadata: Mapping[str, str]) -> str:
     )
 
 
-def _usage(name: str) -> str:
+def _record(record: Record) -> str:
+    """Data, scores, classes, settings and preprocessing as a list."""
+    rows = {
+        "Data": data_name(record),
+        "Metrics on the validation images": ", ".join(f"{key} {value:.4g}" for key, value in record.metrics.items()),
+        "Classes": ", ".join(record.label_names or ()),
+        "Recipe": ", ".join(f"{key} {value}" for key, value in record.recipe.items()),
+        "Model arguments": ", ".join(f"{key}={value}" for key, value in record.model_args.items()),
+        "Images": describe(record.data_config),
+    }
+    return "\n".join(f"- {key}: {value}" for key, value in rows.items() if value)
+
+
+def _usage(name: str, repo: str = "") -> str:
     arch = name.split(".")[0]
-    if arch in table.OURS:
+    if repo:
+        load = f'model = timm.create_model("hf-hub:{repo}", pretrained=True).eval()'
+        note = ""
+    elif arch in table.OURS:
         load = f'model = timm.create_model("{name}", pretrained=True).eval()'
         note = ""
     else:  # timm knows no such tag of its own model
-        folder = f'timm_gcp.weights.store.find("{name}")'
-        load = f'model = timm.create_model("local-dir:" + str({folder}), pretrained=True).eval()'
+        load = f'model = timm.create_model("local-dir:" + str(store.find("{name}")), pretrained=True).eval()'
         note = f"`{arch}` is timm's own model, so its weights are named by their folder.\n\n"
-    imports = "import timm\nimport timm_gcp" + ("  # registers the model" if arch in table.OURS else ".weights.store")
+    hub_or_ours = repo or arch in table.OURS
+    ours = "import timm_gcp" if hub_or_ours else "from timm_gcp.weights import store"
+    ours += "  # registers the model" if arch in table.OURS else ""
+    imports = f"import timm\n{ours}"
     config = "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
     return f"{note}```python\n{imports}\n\n{load}\n{config}\n```"
 
@@ -156,10 +221,21 @@ def _training(shipped: Bundled) -> str:
             f"- Recipe `{shipped.recipe}`{changes} (`--sched {shipped.schedule}`), {shipped.epochs} epochs, seed "
             f"{shipped.seed}, last epoch, as `python tools/studies/reproduce_fmnist.py --data-dir FMNIST "
             f"--parts {shipped.part}{subset}` runs it; see `docs/fashion_mnist.md`",
+            "- Initial values: other than the authors', which the model starts from when it is created untrained",
             f"- Stored as {shipped.dtype}, batch-norm statistics as float32; SHA-256 of `model.safetensors`: "
             f"`{shipped.sha256}`",
             f"- Licence: {shipped.licence}",
         ]
+    )
+
+
+def _beside_twin() -> str:
+    pair = Pair(PAIR.only_first, PAIR.only_second)
+    return (
+        f"`{PAIR.first}` and `{PAIR.second}` differ in more than the pooling: {PAIR.unequal}. Of 10,000 test images "
+        f"the first alone classifies {pair.only_first} correctly, the second alone {pair.only_second} (McNemar's exact "
+        f"test: p = {pair.p_value:.2g}; one training seed each). Counted by `timm-gcp validate --model {PAIR.first} "
+        f"--pretrained --compare {PAIR.second} --dataset torch/fashion_mnist --data-dir FMNIST`."
     )
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from timm_gcp.common.files import file_sha256
 from timm_gcp.weights import cards, store
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights.checkpoint import safetensors_metadata
 from timm_gcp.weights.hub_errors import explain
+from timm_gcp.weights.record import KEY, Record, record_from_folder
 
 CONFIG, README = "config.json", "README.md"
 
@@ -38,7 +43,14 @@ class Upload:
         return "\n".join([*lines, "", text])
 
 
-def prepare(name: str, org: str | None = None, private: bool = False, licence: str | None = None) -> Upload:
+def prepare(
+    name: str,
+    org: str | None = None,
+    private: bool = False,
+    licence: str | None = None,
+    folder: Path | None = None,
+    data_config: Mapping[str, Any] | None = None,
+) -> Upload:
     """Gather what a push of `name` would send.
 
     Args:
@@ -46,13 +58,15 @@ def prepare(name: str, org: str | None = None, private: bool = False, licence: s
         org: Namespace on the Hub; default as `catalog.hub_id`.
         private: Create the repository private.
         licence: Licence of weights whose source states none, given by someone who has permission to publish them.
+        folder: The weight folder, where it is not the one of that name on this machine.
+        data_config: Keys of timm's data configuration, for a folder that had to assume them.
 
     Raises:
         FileNotFoundError: If there is no such weight folder on this machine.
-        ValueError: If the weights are a third party's, without a licence.
+        ValueError: If the weights are a third party's, without a licence, or their preprocessing is not known.
     """
     store.check_name(name)
-    folder = store.find(name)
+    folder = folder or store.find(name)
     if folder is None:
         known = ", ".join([*store.stored_names(), *table.bundled_names()]) or "none"
         raise FileNotFoundError(f"No weight folder {name} on this machine to upload. There: {known}.")
@@ -65,15 +79,43 @@ def prepare(name: str, org: str | None = None, private: bool = False, licence: s
             f"{name} is not ours to publish. {entry.licence_note if entry else table.NO_LICENCE} With permission from "
             "the authors, say under which licence: --licence SPDX-ID."
         )
+    record = record_from_folder(folder)
+    config: bytes | Path = folder / CONFIG
+    if data_config:
+        config, record = _with_data_config(folder / CONFIG, data_config)
+    if not record.full:
+        raise ValueError(
+            f"{name} was imported from a file that doesn't state how its images were prepared; whoever loads it from "
+            "the Hub would have to guess: give --data-config FILE, or --img-size, --mean and --std."
+        )
     card = (folder / README).read_text(encoding="utf-8") if (folder / README).is_file() else ""
-    if stated or not card:
+    repo = table.hub_id(name, org)
+    if entry is None and name not in table.BUNDLED_WEIGHTS:
+        card = cards.card(name, metadata, stated, record, repo)
+    elif stated or not card:
         card = cards.card(name, metadata, stated)
     files: dict[str, bytes | Path] = {
-        CONFIG: folder / CONFIG,
+        CONFIG: config,
         store.WEIGHTS_FILE: folder / store.WEIGHTS_FILE,
         README: card.encode(),
     }
-    return Upload(table.hub_id(name, org), private, f"Add {name}", files)
+    return Upload(repo, private, f"Add {name}", files)
+
+
+def _with_data_config(path: Path, given: Mapping[str, Any]) -> tuple[bytes, Record]:
+    """A `config.json` with another data configuration, and the record that it then is."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    cfg, values = config["pretrained_cfg"], dict(given)
+    if "img_size" in values:
+        side = values.pop("img_size")
+        values.setdefault("input_size", (cfg["input_size"][0], side, side))
+    cfg.update({key: list(value) if isinstance(value, tuple) else value for key, value in values.items()})
+    if {"input_size", "mean", "std"} <= set(values):
+        config.setdefault(KEY, {})["preprocessing"] = "stated"
+    text = json.dumps(config, indent=2).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / CONFIG).write_bytes(text)
+        return text, record_from_folder(Path(folder))
 
 
 def push(upload: Upload, token: str | None = None) -> str:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
-from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 
 from timm_gcp.common.files import file_sha256
-from timm_gcp.weights import cards, layouts, store
+from timm_gcp.weights import cards, store
 from timm_gcp.weights import catalog as table
-from timm_gcp.weights.checkpoint import read_checkpoint
-from timm_gcp.weights.fit import CLASSIFIERS, covariance_width, fit
-from timm_gcp.weights.sanity import check_values, try_model
-from timm_gcp.weights.triangle_order import column_to_row, triangle_dim
+from timm_gcp.weights.fit import covariance_width
+from timm_gcp.weights.rebuild import OPTIONS, ORDERS, rebuild
+from timm_gcp.weights.record import DATA_KEYS, KEY, Record
+from timm_gcp.weights.sanity import check_values, fixed_image, try_model
+from timm_gcp.weights.source import find_checkpoint, read_source
 
-ORDERS = ("auto", "row", "column")
 _SUFFIXES = r"(\.(pth|pt|tar|bin|safetensors))+$"
 
 
@@ -33,6 +35,7 @@ class Imported:
     layout: str
     triangle_order: str
     sha256: str
+    notes: tuple[str, ...] = ()
 
 
 def guess_name(path: str | Path) -> str:
@@ -63,68 +66,126 @@ def import_file(
     target: Path | None = None,
     label_names: list[str] | None = None,
     dtype: torch.dtype | None = None,
+    data_config: Mapping[str, Any] | None = None,
+    assume_preprocessing: bool = True,
+    check: Callable[[Any, Any], None] | None = None,
 ) -> Imported:
     """Make a verified weight folder of a checkpoint file.
 
+    What was written is loaded again through timm before the folder appears, and has to give the checkpoint's logits.
+
     Args:
-        path: The authors' `.pth.tar`, a state dict, a timm training checkpoint, fast-MPN-COV's files, safetensors.
+        path: The authors' `.pth.tar`, a state dict, a timm training checkpoint or its run's folder, fast-MPN-COV's
+            files, safetensors.
         name: `arch.tag`; by default told by the file name.
         use_ema: Take the averaged weights of a training checkpoint.
         triangle_order: Order of the upper triangle in the classifier: `'auto'` finds out, `'row'` and `'column'` say.
         replace: Replace weights of that name.
-        model_args: Further keywords of the model, such as `reduce_dim`.
+        model_args: Further keywords of the model, such as `reduce_dim`; those of a training checkpoint are known.
         target: Folder to write; by default the one of that name in the local store.
         label_names: Names of the classes.
         dtype: Store parameters in this type, batch-norm statistics as they are; by default all as they are.
+        data_config: Keys of timm's data configuration that override what the file says.
+        assume_preprocessing: Take timm's defaults where nothing states the preprocessing, rather than refuse.
+        check: Called with the checkpoint's model and the reloaded one; may raise.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is unreadable or unsafe, belongs to another model, or its weights are unusable.
+        ValueError: If the file is unreadable or unsafe, belongs to another model, contradicts what was given, its
+            weights are unusable, or the reloaded model answers otherwise.
         RuntimeError: If the folder cannot be written.
     """
     if triangle_order not in ORDERS:
         raise ValueError(f"`triangle_order` must be one of {', '.join(ORDERS)}. Got {triangle_order!r}.")
-    path = Path(path)
+    path = find_checkpoint(path)
     name = name or guess_name(path)
-    arch, _ = store.check_name(name)
+    arch, tag = store.check_name(name)
+    if not timm.is_model(arch):
+        raise ValueError(f"Unknown architecture {arch!r}. Here: {', '.join(table.ARCHITECTURES)}; or any of timm's.")
     target = target or store.stored_folder(name)
     if target.exists() and not replace:
         raise ValueError(f"{target} exists already. Add --force to replace it, or choose another name with --as.")
-    checkpoint = read_checkpoint(path)
+    source = read_source(path, use_ema)
     entry = table.WEIGHTS.get(name)
     digest = file_sha256(path)
     if entry is not None and entry.sha256 not in (None, digest):
         raise ValueError(f"{path} is not the published file of {name}: its SHA-256 is {digest}, not {entry.sha256}.")
+    _check_contradictions(source.record, arch, model_args or {}, path)
+    rebuilt = rebuild(
+        source, arch, model_args, data_config, triangle_order, entry.pretrained_cfg() if entry is not None else None
+    )
     try:
-        unwrapped = layouts.unwrap(checkpoint, use_ema)
-        layout = layouts.layout_of(unwrapped)
-        state_dict, order = _in_row_order(layouts.rename(unwrapped), triangle_order)
-        model = _empty_model(name, layout, state_dict, dict(model_args or {}))
-        _take_preprocessing(model, checkpoint)
-        state_dict = fit(state_dict, model)
-        check_values(state_dict)
+        check_values(rebuilt.state_dict)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    if dtype is not None:
-        state_dict = _cast(state_dict, dtype, path)
-    model.load_state_dict(state_dict, assign=True)
+    if not rebuilt.record.full and not assume_preprocessing:
+        raise ValueError(
+            f"{path} does not state how its images were prepared, and a wrong guess costs accuracy in silence: give "
+            f"{OPTIONS}."
+        )
+    model, record, layout = rebuilt.model, rebuilt.record, rebuilt.layout
+    if label_names is not None:
+        if len(label_names) != model.num_classes:
+            raise ValueError(
+                f"{len(label_names)} class names were given for the {model.num_classes} classes of {path}."
+            )
+        record = dataclasses.replace(record, label_names=tuple(label_names))
+    _describe(model, record, tag, entry, layout)
     try_model(model, str(path))
+    state_dict = rebuilt.state_dict if dtype is None else _cast(rebuilt.state_dict, dtype, path)
     width = covariance_width({key: tuple(tensor.shape) for key, tensor in state_dict.items()})
     metadata = {
         "format": "pt",
         "arch": arch,
-        "tag": name.split(".", 1)[1],
+        "tag": tag,
         "source": path.name,
         "source_sha256": digest,
         "layout": layout,
         "dimension": str(width or ""),
-        "triangle_order": order,
-        "timm_gcp_version": _version(),
+        "triangle_order": rebuilt.triangle_order,
+        "timm_gcp_version": version("timm-gcp"),
     }
-    store.add(
-        target, lambda folder: write_folder(folder, model, state_dict, metadata, label_names, model_args), replace
-    )
-    return Imported(name, target, layout, order, digest)
+    if dtype is not None:
+        model.load_state_dict(state_dict)  # rounded, as the folder's will be
+
+    def fill(folder: Path) -> None:
+        write_folder(folder, model, state_dict, metadata, record=record)
+        compare(model, folder, path, record, check)
+
+    store.add(target, fill, replace)
+    return Imported(name, target, layout, rebuilt.triangle_order, digest, rebuilt.notes)
+
+
+def compare(
+    model: Any, folder: Path, path: Path, record: Record, check: Callable[[Any, Any], None] | None = None
+) -> None:
+    """Load a weight folder through timm and compare its answers with those of the model that it was made of.
+
+    Raises:
+        ValueError: If logits, preprocessing or class names differ, or `check` says so.
+    """
+    from timm.data import resolve_data_config
+
+    loaded: Any = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    found = resolve_data_config({}, model=loaded)
+    different = [key for key in DATA_KEYS if _listed(found[key]) != _listed(record.data_config[key])]
+    if different:
+        raise ValueError(f"{path}: the reloaded model prepares images otherwise ({', '.join(different)}).")
+    if record.label_names and list(loaded.pretrained_cfg.get("label_names") or ()) != list(record.label_names):
+        raise ValueError(f"{path}: the reloaded model has lost the names of its classes.")
+    image = fixed_image(record.data_config["input_size"])
+    images = torch.cat([image, -image, image.flip(-1)])
+    with torch.inference_mode():
+        ours, theirs = model.float().eval()(images), loaded.float()(images)
+    difference = (ours - theirs).abs().max().item()
+    if not difference <= 1e-5 * max(1.0, ours.abs().max().item()):
+        raise ValueError(f"{path}: the reloaded model gives other logits, by up to {difference:.3g}.")
+    if check is not None:
+        check(model, loaded)
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, list | tuple) else value
 
 
 def write_folder(
@@ -134,30 +195,53 @@ def write_folder(
     metadata: Mapping[str, str],
     label_names: list[str] | None = None,
     model_args: Mapping[str, Any] | None = None,
+    record: Record | None = None,
 ) -> None:
-    """Write `config.json` as timm does, `model.safetensors` with metadata, and the model card into `folder`."""
+    """Write `config.json` as timm does, `model.safetensors` with metadata, and the model card into `folder`.
+
+    Args:
+        folder: Where to.
+        model: The model; its `pretrained_cfg` says how images are prepared, unless a record does.
+        state_dict: Its weights.
+        metadata: Metadata of the safetensors file.
+        label_names: Names of the classes, unless a record has them.
+        model_args: Keywords of the model beyond those that timm has noted on it.
+        record: What is known of the model.
+    """
     from safetensors.torch import save_file
     from timm.models._hub import save_config_for_hf
 
-    labels = {"label_names": label_names} if label_names else None
+    labels: dict[str, Any] = {"label_names": label_names} if label_names else {}
+    arguments = dict(model_args or {})
+    if record is not None:
+        arguments = {**record.model_args, **arguments}
+        labels = {"label_names": list(record.label_names)} if record.label_names else {}
+        if record.label_descriptions:
+            labels["label_descriptions"] = record.label_descriptions
+        kept = ("class_map", "dataset", "data_folder", "recipe", "metrics", "version")
+        labels[KEY] = {key: value for key, value in record.plain().items() if key in kept and value}
+        labels[KEY]["preprocessing"] = "stated" if record.full else "assumed"
     config: Any = folder / "config.json"  # annotated as str, but older timm opens it as a path
-    save_config_for_hf(model, config, model_config=labels, model_args=dict(model_args or {}))
+    data = dict(record.data_config) if record is not None else None
+    save_config_for_hf(model, config, model_config=labels, model_args=arguments, data_config=data)
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in state_dict.items()}
     save_file(tensors, folder / store.WEIGHTS_FILE, metadata=dict(metadata))
     shutil.copymode(folder / "config.json", folder / store.WEIGHTS_FILE)  # safetensors writes for the owner alone
     name = f"{metadata['arch']}.{metadata['tag']}"
-    (folder / "README.md").write_text(cards.card(name, metadata), encoding="utf-8")
+    (folder / "README.md").write_text(cards.card(name, metadata, record=record), encoding="utf-8")
 
 
-def _in_row_order(state_dict: dict[str, torch.Tensor], order: str) -> tuple[dict[str, torch.Tensor], str]:
-    """Convert the classifier to row order; what was found or said, for the metadata."""
-    if order == "auto":
-        return layouts.to_row_order(state_dict)
-    head = next((f"{name}.weight" for name in CLASSIFIERS if f"{name}.weight" in state_dict), None)
-    dim = triangle_dim(state_dict[head].shape[1]) if head else None
-    if order == "column" and head is not None and dim is not None:
-        return {**state_dict, head: state_dict[head][:, column_to_row(dim)]}, "column (converted, as told)"
-    return state_dict, f"{order} (as told)"
+def _check_contradictions(record: Record, arch: str, given: Mapping[str, Any], path: Path) -> None:
+    """Refuse to describe a checkpoint otherwise than it was trained: its weights would mean something else."""
+    recorded = record.architecture.split(".")[0]
+    if record.full and recorded != arch:
+        raise ValueError(f"{path} holds weights of {recorded}, not of {arch}: name it {recorded}.TAG.")
+    for key, value in given.items():
+        there = record.model_args.get(key, value)
+        if _listed(there) != _listed(value):
+            raise ValueError(f"{key}={value} was given, but {path} was trained with {key}={there}: drop it.")
+        if record.full and key not in record.model_args:
+            raise ValueError(f"{key}={value} was given, but {path} was trained with the model's default: drop it.")
 
 
 def _cast(state_dict: Mapping[str, torch.Tensor], dtype: torch.dtype, path: Path) -> dict[str, torch.Tensor]:
@@ -172,52 +256,19 @@ def _cast(state_dict: Mapping[str, torch.Tensor], dtype: torch.dtype, path: Path
     return cast
 
 
-def _empty_model(name: str, layout: str, state_dict: Mapping[str, torch.Tensor], model_args: dict[str, Any]) -> Any:
-    """Model without storage, for as many classes and channels as the table says or, failing that, the weights have."""
-    import timm
-
-    arch, tag = store.check_name(name)
-    if not timm.is_model(arch):
-        raise ValueError(f"Unknown architecture {arch!r}. Here: {', '.join(table.ARCHITECTURES)}; or any of timm's.")
-    entry = table.WEIGHTS.get(name)
-    head = next((state_dict[f"{key}.weight"] for key in CLASSIFIERS if f"{key}.weight" in state_dict), None)
-    stem = next((state_dict[f"{key}.weight"] for key in table.FIRST_CONVS if f"{key}.weight" in state_dict), None)
-    if entry is not None:
-        model_args.setdefault("num_classes", entry.num_classes)
-    elif head is not None:
-        model_args.setdefault("num_classes", len(head))
-    if entry is None and stem is not None and stem.ndim == 4:
-        model_args.setdefault("in_chans", stem.shape[1])
-    with torch.device("meta"):
-        model: Any = timm.create_model(arch, pretrained=False, **model_args).eval()
+def _describe(model: Any, record: Record, tag: str, entry: table.Weights | None, layout: str) -> None:
+    """Make the model's pretrained cfg that of these weights; the architecture's default describes others."""
     cfg = model.pretrained_cfg
-    if entry is not None:
-        cfg.update(entry.pretrained_cfg())
-    else:  # the architecture's default describes other weights
+    if entry is None:
         for key in ("license", "origin_url", "notes", "label_names", "label_descriptions", "description"):
             cfg.pop(key, None)
         if layout in table.THIRD_PARTY_LAYOUTS:
             cfg["notes"] = (table.NO_LICENCE,)
-    cfg.update(tag=tag, num_classes=model.num_classes)
-    return model
-
-
-def _take_preprocessing(model: Any, checkpoint: Mapping[str, Any]) -> None:
-    """Image size, mean, … of a training checkpoint of timm, which carries the arguments of its run."""
-    args = checkpoint.get("args")
-    if isinstance(args, Namespace):
-        from timm.data import resolve_data_config
-
-        found = resolve_data_config(vars(args), model=model)
-        keys = ("input_size", "interpolation", "mean", "std", "crop_pct")
-        model.pretrained_cfg.update({key: found[key] for key in keys if key in found})
+    config = record.data_config
+    if tuple(cfg["input_size"]) != tuple(config["input_size"]):
         with torch.inference_mode():
-            features = model.forward_features(torch.zeros(1, *model.pretrained_cfg["input_size"], device="meta"))
-        if features.ndim == 4:
-            model.pretrained_cfg["pool_size"] = tuple(features.shape[-2:])
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("timm-gcp")
+            features = model.forward_features(torch.zeros(1, *config["input_size"]))
+        cfg["pool_size"] = tuple(features.shape[-2:]) if features.ndim == 4 else None
+    for key in ("test_input_size", "test_crop_pct"):
+        cfg.pop(key, None)
+    cfg.update(config, tag=tag, num_classes=model.num_classes)

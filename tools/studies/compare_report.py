@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,11 @@ from pathlib import Path
 from study_config import Entry, Study
 
 from timm_gcp.common.files import copy, write_text
+from timm_gcp.common.paired import Pair
 from timm_gcp.plots.style import COLOURS, new_figure, plain, save
 from timm_gcp.train.curves import read_summary
 
-_RECORDS = ("summary.csv", "seconds.csv", "test.json", "args.yaml")
+_RECORDS = ("summary.csv", "seconds.csv", "test.json")
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> tuple[int, int, fl
         Images that only the first has right, images that only the second has right, and the two-sided p-value
         (binomial, probability one half).
     """
-    only_first = sum(a and not b for a, b in zip(first, second, strict=True))
-    only_second = sum(b and not a for a, b in zip(first, second, strict=True))
-    count = only_first + only_second
-    tail = sum(math.comb(count, k) for k in range(min(only_first, only_second) + 1))
-    return only_first, only_second, min(1.0, 2 * tail / 2**count)
+    pair = Pair(
+        sum(a and not b for a, b in zip(first, second, strict=True)),
+        sum(b and not a for a, b in zip(first, second, strict=True)),
+    )
+    return pair.only_first, pair.only_second, pair.p_value
 
 
 def spread(values: Sequence[float]) -> str:

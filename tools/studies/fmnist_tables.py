@@ -218,7 +218,7 @@ def rates_table(curves: Curves) -> str:
 
 
 def draw(curves: Curves, path: Path) -> Path:
-    """Top-1 per epoch under the schedules that have run, mean over seeds, in the form of Fig. 5."""
+    """Top-1 per epoch under the schedules that have run, mean over seeds, in the form of Fig. 3."""
     cells = {schedule: twins(schedule, 0) for schedule in reversed(SCHEDULES)}
     runs = {schedule: [list(_of(curves, cell).values()) for cell in pair] for schedule, pair in cells.items()}
     runs = {schedule: pair for schedule, pair in runs.items() if any(pair)}

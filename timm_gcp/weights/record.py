@@ -1,0 +1,337 @@
+"""The model record: all that a checkpoint says of its model, as plain values.
+
+Which architecture with which arguments, how images are prepared, the classes in order, and how it was trained. Training
+keeps it among the arguments in each checkpoint (`args.timm_gcp`); an exported folder has the same in `config.json`.
+A file may come from anywhere, so nothing is taken from it unchecked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from timm_gcp.common.messages import listed
+from timm_gcp.weights.classes import names_in_order
+
+KEY = "timm_gcp"  # attribute of a checkpoint's args, section of config.json
+DATA_KEYS = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")
+RECIPE_KEYS = ("opt", "sched", "lr", "epochs", "batch_size", "weight_decay", "seed")
+INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "box", "hamming", "lanczos", "random")
+CROP_MODES = ("center", "squash", "border")
+# Arguments of `create_model` that name files or weights, which a checkpoint has no say in.
+_FORBIDDEN = {"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "pretrained_model_args", "checkpoint_path",
+              "cache_dir", "features_only", "scriptable", "exportable", "no_jit", "device", "dtype"}  # fmt: skip
+_FROM_ARGS = {"num_classes": "num_classes", "in_chans": "in_chans", "gp": "global_pool", "bn_momentum": "bn_momentum",
+              "bn_eps": "bn_eps"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a checkpoint's model; empty where nothing is.
+
+    Attributes:
+        architecture: timm's model name, without a tag in a full record.
+        model_args: Keywords of `timm.create_model` that decide which function is computed.
+        data_config: timm's data configuration, of `DATA_KEYS`.
+        label_names: Classes in the order of the logits.
+        label_descriptions: Longer names, by class name.
+        class_map: Index of each class folder.
+        dataset: timm's name of the data set; empty for an image folder.
+        data_folder: Name of the folder that it was read from.
+        recipe: Main settings of the training run.
+        metrics: What the checkpoint scored, by name.
+        version: Version of this package that wrote it.
+        origin: Where this was found, in words; empty where nothing was.
+        full: Whether it is a record, in which nothing is left to defaults.
+    """
+
+    architecture: str = ""
+    model_args: dict[str, Any] = field(default_factory=dict)
+    data_config: dict[str, Any] = field(default_factory=dict)
+    label_names: tuple[str, ...] | None = None
+    label_descriptions: dict[str, str] | None = None
+    class_map: dict[str, int] | None = None
+    dataset: str = ""
+    data_folder: str = ""
+    recipe: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    version: str = ""
+    origin: str = ""
+    full: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        values = {key: value for key, value in asdict(self).items() if key not in ("origin", "full")}
+        return json.loads(json.dumps(values))  # type: ignore[no-any-return]
+
+    @property
+    def states_preprocessing(self) -> bool:
+        """Whether size and normalisation of images are known."""
+        return self.full or bool(self.origin)
+
+
+def record_of(
+    model: Any,
+    data_config: Mapping[str, Any],
+    args: argparse.Namespace | None = None,
+    class_map: Mapping[Any, int] | None = None,
+    label_names: Sequence[str] | None = None,
+) -> Record:
+    """The record of a model that timm made.
+
+    Args:
+        model: As `timm.create_model` returns it.
+        data_config: How its images are prepared.
+        args: Settings of its training run.
+        class_map: Index of each class, as the data set's reader has it.
+        label_names: Names in order, where the class map doesn't give them.
+
+    Raises:
+        ValueError: If the model has arguments that are not plain values.
+    """
+    from timm.models import get_model_args
+
+    settings = vars(args) if args is not None else {}
+    model_args = dict(get_model_args(model))
+    for key in ("bn_momentum", "bn_eps"):
+        if settings.get(key) is not None:
+            model_args.setdefault(key, settings[key])
+    names = {str(key): int(value) for key, value in (class_map or {}).items()}
+    labels = tuple(label_names) if label_names else names_in_order(names, int(model.num_classes))
+    values = {
+        "architecture": str(model.pretrained_cfg["architecture"]),
+        "model_args": model_args,
+        "data_config": {key: data_config[key] for key in DATA_KEYS if key in data_config},
+        "label_names": labels,
+        "label_descriptions": None,
+        "class_map": names or None,
+        "dataset": settings.get("dataset") or "",
+        "data_folder": _folder_name(settings.get("data_dir")),
+        "recipe": {key: settings[key] for key in RECIPE_KEYS if settings.get(key) is not None},
+        "version": version("timm-gcp"),
+    }
+    return checked_record(values, "the model", "")
+
+
+def _folder_name(path: Any) -> str:
+    return Path(path).name if isinstance(path, str) else ""
+
+
+def with_record(args: argparse.Namespace, record: Record) -> argparse.Namespace:
+    """A copy of a run's arguments that carries the record into its checkpoints."""
+    return argparse.Namespace(**{**vars(args), KEY: record.plain()})
+
+
+def record_from_args(args: Mapping[str, Any], where: str) -> Record:
+    """What the arguments of a training run say, the record among them if they hold one.
+
+    Raises:
+        ValueError: If a value that would be used has a type or range that it can't have.
+    """
+    held = args.get(KEY)
+    if isinstance(held, Mapping):
+        return checked_record(held, where, "the record in the checkpoint")
+    model_args = {name: args[key] for key, name in _FROM_ARGS.items() if args.get(key) not in (None, "")}
+    kwargs = args.get("model_kwargs") or {}
+    if not isinstance(kwargs, Mapping):
+        raise ValueError(f"{where}: model_kwargs must be a mapping, got {kwargs!r}.")
+    data = {key: args[key] for key in DATA_KEYS if args.get(key) not in (None, "")}
+    if "input_size" in data:
+        model_args.setdefault("in_chans", _items(data["input_size"])[0])
+    elif args.get("img_size") is not None:
+        data["img_size"] = args["img_size"]
+    if args.get("model") in (None, ""):
+        return Record()
+    values = {
+        "architecture": args["model"],
+        "model_args": {**model_args, **kwargs},
+        "data_config": data,
+        "dataset": args.get("dataset") or "",
+        "data_folder": _folder_name(args.get("data_dir")),
+        "recipe": {key: args[key] for key in RECIPE_KEYS if isinstance(args.get(key), str | int | float)},
+    }
+    return checked_record(values, where, "the arguments of its training run", full=False)
+
+
+def record_from_folder(folder: Path) -> Record:
+    """What the `config.json` of a weight folder says.
+
+    Raises:
+        ValueError: If it is not JSON, or a value has a type or range that it can't have.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        cfg = config["pretrained_cfg"]
+        values = {
+            **(config.get(KEY) or {}),
+            "architecture": config["architecture"],
+            "model_args": {"num_classes": config.get("num_classes"), **(config.get("model_args") or {})},
+            "data_config": {key: cfg[key] for key in DATA_KEYS if cfg.get(key) is not None},
+            "label_names": config.get("label_names"),
+            "label_descriptions": config.get("label_descriptions"),
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not the configuration of a timm model: {error!r}.") from error
+    assumed = (config.get(KEY) or {}).get("preprocessing") == "assumed"
+    return checked_record(values, str(path), "" if assumed else "config.json", full=not assumed)
+
+
+def checked_record(values: Mapping[str, Any], where: str, origin: str, full: bool = True) -> Record:
+    """A record of untrusted values: known keys alone, each of its type and in range.
+
+    Raises:
+        ValueError: Names the file, the key and the value.
+    """
+    import timm
+
+    def refuse(key: str, value: Any, wanted: str) -> ValueError:
+        return ValueError(f"{where}: {key} must be {wanted}, got {str(value)[:80]!r}. Name it with an option instead.")
+
+    name = values.get("architecture")
+    if not isinstance(name, str) or re.fullmatch(r"\w+(\.[\w.-]+)?", name) is None:
+        raise refuse("the model", name, "a plain name of timm's, such as resnet50_gcp,")
+    if not timm.is_model(name.split(".")[0]):
+        raise refuse("the model", name, "one that timm knows (`timm.list_models()`),")
+    for section in ("model_args", "data_config", "recipe", "metrics"):
+        if not isinstance(values.get(section) or {}, Mapping):
+            raise refuse(section, values[section], "a mapping")
+    model_args = {}
+    for key, value in dict(values.get("model_args") or {}).items():
+        if not isinstance(key, str) or not key.isidentifier() or key in _FORBIDDEN:
+            raise refuse("each model argument", key, "a keyword of the network itself")
+        model_args[key] = _plain(value, lambda v, key=key: refuse(key, v, "a plain value"))  # type: ignore[misc]
+    ranges: dict[str, tuple[float, float]] = {"num_classes": (0, 1e6), "in_chans": (1, 1e3), "n_iter": (0, 1e3)}
+    for key, (low, high) in ranges.items():
+        value = model_args.get(key)
+        if value is not None and not (type(value) is int and low <= value <= high):
+            raise refuse(key, value, f"a whole number from {low:g} to {high:g}")
+    labels = values.get("label_names")
+    if isinstance(labels, Mapping):
+        labels = list(labels.values())
+    if labels is not None and not all(isinstance(label, str) for label in _items(labels)):
+        raise refuse("label_names", labels, "a list of strings")
+    if labels and model_args.get("num_classes") not in (None, len(labels)):
+        raise refuse("label_names", listed(labels), f"{model_args['num_classes']} names, one a class,")
+    class_map = values.get("class_map")
+    if class_map is not None and not _mapping_of(class_map, int):
+        raise refuse("class_map", class_map, "a mapping of names to whole numbers")
+    descriptions = values.get("label_descriptions")
+    if descriptions is not None and not _mapping_of(descriptions, str):
+        raise refuse("label_descriptions", descriptions, "a mapping of names to texts")
+    return Record(
+        architecture=name,
+        model_args=model_args,
+        data_config=checked_data_config(dict(values.get("data_config") or {}), where),
+        label_names=tuple(labels) if labels else None,
+        label_descriptions=dict(descriptions) if descriptions else None,
+        class_map=dict(class_map) if class_map else None,
+        dataset=_text(values.get("dataset")),
+        data_folder=_text(values.get("data_folder")),
+        recipe={
+            key: value
+            for key, value in dict(values.get("recipe") or {}).items()
+            if key in RECIPE_KEYS and isinstance(value, str | int | float)
+        },
+        metrics={
+            str(key): float(value)
+            for key, value in dict(values.get("metrics") or {}).items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        },
+        version=_text(values.get("version")),
+        origin=origin,
+        full=full,
+    )
+
+
+def checked_data_config(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Keys of timm's data configuration (and `img_size`), each of its type and in range; lists become tuples.
+
+    Raises:
+        ValueError: Names the key and the value.
+    """
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        wanted = ""
+        if key == "input_size":
+            value = _items(value)
+            good = len(value) == 3 and all(type(item) is int and 1 <= item <= 16_384 for item in value)
+            wanted = "channels, height and width"
+        elif key == "img_size":
+            good, wanted = type(value) is int and 1 <= value <= 16_384, "a whole number of pixels"
+        elif key in ("mean", "std"):
+            value = _items(value)
+            good = bool(value) and all(_is_number(item) and (item > 0 or key == "mean") for item in value)
+            wanted = "numbers, one per channel" + (" and above 0" if key == "std" else "")
+        elif key == "crop_pct":
+            good, wanted = _is_number(value) and 0 < value <= 10, "a number above 0"
+        elif key == "interpolation":
+            good, wanted = value in INTERPOLATIONS, f"one of {', '.join(INTERPOLATIONS)}"
+        elif key == "crop_mode":
+            good, wanted = value in CROP_MODES, f"one of {', '.join(CROP_MODES)}"
+        else:
+            raise ValueError(f"{where}: a data configuration has no key {key!r}; it has {', '.join(DATA_KEYS)}.")
+        if not good:
+            raise ValueError(f"{where}: {key} must be {wanted}, got {str(value)[:80]!r}.")
+        found[key] = value
+    return found
+
+
+def describe(config: Mapping[str, Any]) -> str:
+    """A data configuration in words."""
+    size = "×".join(str(side) for side in config["input_size"])
+    mean, std = (", ".join(f"{value:.3g}" for value in config[key]) for key in ("mean", "std"))
+    rest = f"{config['interpolation']}, crop {config['crop_pct']:g} ({config['crop_mode']})"
+    return f"input {size}, mean {mean}, std {std}, {rest}"
+
+
+def read_data_config(path: str | Path) -> dict[str, Any]:
+    """A JSON or YAML file of timm's data configuration keys.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: Not a flat mapping of those keys.
+    """
+    import yaml
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no data configuration at {str(path)!r}.")
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{str(path)!r} is neither JSON nor YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{str(path)!r} must map {', '.join(DATA_KEYS)} to values, got a {type(content).__name__}.")
+    return checked_data_config(content, repr(str(path)))
+
+
+def _items(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _mapping_of(value: Any, kind: type) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(k, str) and type(v) is kind for k, v in value.items())
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _plain(value: Any, refused: Any) -> Any:
+    """Strings, numbers, truth values and lists of them; tuples become lists, as in JSON."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item, refused) for item in value]
+    raise refused(value)
