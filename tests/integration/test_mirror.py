@@ -39,7 +39,6 @@ COVERED_BY: dict[str, str] = {
     "ops/newton_schulz.py": "functional/test_functional.py",
     "ops/precision.py": "functional/test_precision.py",
     "ops/products.py": "functional/test_gradients.py",
-    "ops/scalar_functions.py": "functional/test_gradients.py",
     "ops/spectral.py": "functional/test_gradients.py",
     "ops/triangle.py": "functional/test_functional.py",
     "plots/confusion.py": "inference/test_evaluate.py",
