@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from timm_gcp.ops.centring import centre
+from timm_gcp.ops.scalar_check import check_scalar_function
 from timm_gcp.ops.scalar_functions import ScalarFunction
 from timm_gcp.ops.triangle import gather_triangle
 
@@ -137,8 +138,6 @@ def try_normalization(normalization: Any, dim: int, dtype: torch.dtype = torch.f
     """
     found = resolve_normalization(normalization)
     if isinstance(found, ScalarFunction):
-        from timm_gcp.ops.scalar_check import check_scalar_function
-
         check_scalar_function(found)
     elif not isinstance(found, str):
         _try_callable(found, dim, dtype)
