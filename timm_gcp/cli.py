@@ -28,6 +28,7 @@ COMMANDS = {
     "robustness": ("timm_gcp.commands.robustness", "ImageNet-C and ImageNet-P scores"),
     "landscape": ("timm_gcp.commands.landscape", "loss Lipschitzness and gradient predictiveness"),
     "detect": ("timm_gcp.commands.detect", "train, evaluate and run detectors"),
+    "reproduce": ("timm_gcp.commands.reproduce", "every table and figure of the paper"),
 }
 
 

@@ -1,6 +1,7 @@
 """Global covariance pooling as functions of tensors, without parameters.
 
 `global_cov_pool` is the whole layer; `covariance`, `matrix_sqrt` and `triu_vector` are its steps, each usable alone.
+`ScalarFunction` and `register_normalization` are for a normalisation of one's own (docs/extend.md).
 """
 
 from __future__ import annotations
@@ -10,17 +11,32 @@ from torch import Tensor
 
 from timm_gcp.common.messages import check_choice
 from timm_gcp.ops.centring import centre
-from timm_gcp.ops.choice import FORMS, SIDES, choose_form, use_gram
+from timm_gcp.ops.choice import FORMS, SIDES, choose_form, is_exporting, use_gram
 from timm_gcp.ops.newton_schulz import root
+from timm_gcp.ops.normalization import (
+    NORMALIZATIONS,
+    Normalization,
+    callable_pool,
+    describe_normalization,
+    register_normalization,
+    resolve_normalization,
+)
 from timm_gcp.ops.precision import autocast_off, result_dtype, widen
 from timm_gcp.ops.products import ProductPool, compose, product_value
 from timm_gcp.ops.scalar_functions import Log1p, NewtonSchulz, Power, ScalarFunction
 from timm_gcp.ops.spectral import SpectralPool
 from timm_gcp.ops.triangle import gather_triangle
 
-NORMALIZATIONS = ("newton_schulz", "eigh", "power", "log", "none", "signed_sqrt_l2")
-
-__all__ = ["NORMALIZATIONS", "covariance", "global_cov_pool", "matrix_sqrt", "triu_vector"]
+__all__ = [
+    "NORMALIZATIONS",
+    "Normalization",
+    "ScalarFunction",
+    "covariance",
+    "global_cov_pool",
+    "matrix_sqrt",
+    "register_normalization",
+    "triu_vector",
+]
 
 
 def _features(x: Tensor) -> Tensor:
@@ -29,7 +45,7 @@ def _features(x: Tensor) -> Tensor:
         raise ValueError(f"expected features of shape (B, D, H, W) or (B, D, N), got shape {tuple(x.shape)}")
     if not x.is_floating_point():
         raise TypeError(f"expected floating-point features, got {x.dtype}; convert them with .float()")
-    if x.shape[1] == 0 or x.shape[2:].numel() == 0:
+    if not is_exporting() and 0 in x.shape[1:]:  # a dynamic size compared with 0 would restrict its range
         raise ValueError(f"expected at least one channel and one position, got shape {tuple(x.shape)}")
     return widen(x.flatten(2))
 
@@ -110,9 +126,9 @@ def _scalar_function(normalization: str, n_iter: int, exponent: float, eps: floa
     return Power(exponent) if normalization == "power" else Log1p(eps)
 
 
-def check_normalization(normalization: str, n_iter: int, exponent: float, eps: float) -> None:
+def check_normalization(normalization: Normalization, n_iter: int, exponent: float, eps: float) -> None:
     """Raise ValueError for an unknown normalisation or a value that it can't take."""
-    check_choice("normalization", normalization, NORMALIZATIONS)
+    resolve_normalization(normalization)
     check_steps(n_iter)
     if not 0 < exponent <= 2:
         raise ValueError(f"exponent is {exponent!r}; give a number in (0, 2] (0.5 is the square root)")
@@ -120,13 +136,14 @@ def check_normalization(normalization: str, n_iter: int, exponent: float, eps: f
         raise ValueError(f"eps is {eps!r}; give a positive number")
 
 
-def check_iteration_dtype(name: str | None, normalization: str) -> torch.dtype | None:
+def check_iteration_dtype(name: str | None, normalization: Normalization) -> torch.dtype | None:
     """The torch type of `iteration_dtype`; ValueError unless it is None, or `'bfloat16'` for Newton–Schulz."""
     if name is None:
         return None
     check_choice("iteration_dtype", name, ("bfloat16",))
     if normalization != "newton_schulz":
-        raise ValueError(f"iteration_dtype is for normalization 'newton_schulz'; {normalization!r} has no iteration")
+        described = describe_normalization(normalization)
+        raise ValueError(f"iteration_dtype is for normalization 'newton_schulz'; {described} has no iteration")
     return torch.bfloat16
 
 
@@ -148,10 +165,11 @@ def _in_onnx_export() -> bool:
     return torch.onnx.is_in_onnx_export()
 
 
-def _refuse_onnx(normalization: str) -> None:
+def _refuse_onnx(normalization: Normalization) -> None:
     if torch.compiler.is_compiling() and _in_onnx_export():
+        described = describe_normalization(resolve_normalization(normalization))
         raise RuntimeError(
-            f"normalization {normalization!r} is computed by an eigendecomposition, which has no ONNX form; "
+            f"normalization {described} is computed by an eigendecomposition, which has no ONNX form; "
             "export a model with 'newton_schulz', 'none' or 'signed_sqrt_l2'"
         )
 
@@ -172,7 +190,7 @@ def _newton_schulz_pool(x: Tensor, n_iter: int, form: str, side: str, low: torch
 
 def global_cov_pool(
     x: Tensor,
-    normalization: str = "newton_schulz",
+    normalization: Normalization = "newton_schulz",
     n_iter: int = 5,
     *,
     exponent: float = 0.5,
@@ -188,13 +206,17 @@ def global_cov_pool(
         normalization: `'newton_schulz'` (the paper's), `'eigh'` (exact square root, Eq. (2)), `'power'`
             (Σ to the `exponent`, MPN-COV), `'log'` (log(Σ + eps·I) − log(eps)·I, after DeepO2P; eigenvalues below
             1e-7 of the largest are noise in float32, so choose `eps` above that), `'none'` (the covariance itself,
-            which overflows in float16) or `'signed_sqrt_l2'` (element-wise, after B-CNN).
+            which overflows in float16) or `'signed_sqrt_l2'` (element-wise, after B-CNN). Or one's own: a
+            `ScalarFunction` of the eigenvalues; a callable from covariances `(B, D, D)`, symmetric, float32 or float64,
+            to symmetric or upper triangular matrices `(B, D, D)`, differentiated by autograd; or the name that either
+            is registered under (`register_normalization`).
         n_iter: Newton–Schulz steps.
         exponent: Exponent of `'power'`, in (0, 2].
         eps: Regulariser of `'log'`, in the units of the covariance.
         form: `'auto'`, or `'spectral'`, `'products'`, `'compose'` to force how Newton–Schulz is computed.
-        side: `'auto'` (the smaller), or `'covariance'` (D×D), `'gram'` (N×N); the same to `'none'` and
-            `'signed_sqrt_l2'`, which are the D×D matrix itself.
+        side: `'auto'` (the smaller; D×D in a program exported for a range of sizes that spans both), or
+            `'covariance'` (D×D), `'gram'` (N×N); the same to `'none'` and `'signed_sqrt_l2'`, which are the D×D
+            matrix itself.
         iteration_dtype: `'bfloat16'` rounds the factors of the products inside Newton–Schulz to it, meant for GPUs;
             None computes them in the working precision. docs/performance.md has the error.
 
@@ -204,9 +226,10 @@ def global_cov_pool(
         sample NaN and no other.
 
     Raises:
-        ValueError: Wrong rank, unknown choice, or a number out of range; the message lists what is allowed.
-        TypeError: Not a floating-point type.
-        RuntimeError: `'eigh'`, `'power'` or `'log'` in an ONNX export.
+        ValueError: Wrong rank, unknown choice, or a number out of range; the message lists what is allowed. Or a
+            callable that returns another shape.
+        TypeError: Not a floating-point type, of the features or of what a callable returns.
+        RuntimeError: `'eigh'`, `'power'`, `'log'` or a `ScalarFunction` in an ONNX export.
     """
     check_normalization(normalization, n_iter, exponent, eps)
     low = check_iteration_dtype(iteration_dtype, normalization)
@@ -215,16 +238,20 @@ def global_cov_pool(
     out_dtype = result_dtype(x)
     with autocast_off(x.device):
         features = _features(x)
-        if normalization == "newton_schulz":
+        found = resolve_normalization(normalization)
+        if not isinstance(found, (str, ScalarFunction)):
+            check_choice("form", form, ("auto",))
+            value = callable_pool(features, found)
+        elif found == "newton_schulz":
             value = _newton_schulz_pool(features, n_iter, form, side, low)
-        elif normalization == "none":
+        elif found == "none":
             xc = centre(features)
             value = gather_triangle(torch.bmm(xc, xc.mT) * (1.0 / xc.shape[-1]))
-        elif normalization == "signed_sqrt_l2":
+        elif found == "signed_sqrt_l2":
             value = _signed_sqrt_l2_pool(features)
         else:
             check_choice("form", form, ("auto", "spectral"))
             _refuse_onnx(normalization)
-            function = _scalar_function(normalization, n_iter, exponent, eps)
+            function = found if isinstance(found, ScalarFunction) else _scalar_function(found, n_iter, exponent, eps)
             value = SpectralPool.apply(features, function, use_gram(features.shape[1], features.shape[2], side))[0]
     return value.to(out_dtype)

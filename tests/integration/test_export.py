@@ -105,6 +105,17 @@ def test_compile_every_normalization(normalization):
         torch.testing.assert_close(compiled(x), global_cov_pool(x, normalization), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("normalization", "size"), [("eigh", 2), ("power", 4), ("log", 2)])
+def test_compiled_gradient_of_an_eigendecomposition(normalization, size):
+    def loss(y):
+        return global_cov_pool(y, normalization).square().sum()
+
+    x = features(2, 6, size, size).requires_grad_()
+    (wanted,) = torch.autograd.grad(loss(x), x)
+    (found,) = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(x), x)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-11)
+
+
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_torchscript(name):
@@ -141,10 +152,54 @@ def test_export_every_normalization(normalization):
     torch.testing.assert_close(program.module()(x), pool(x), rtol=0, atol=1e-12)
 
 
-def to_onnx(module: nn.Module, example: torch.Tensor, path) -> object:
+def dynamic(least: int, most: int) -> tuple[dict[int, object]]:
+    """Any batch, height and width."""
+    sides = {2: torch.export.Dim("height", min=least, max=most), 3: torch.export.Dim("width", min=least, max=most)}
+    return ({0: torch.export.Dim("batch", min=1, max=64), **sides},)
+
+
+@pytest.mark.parametrize(
+    ("normalization", "size", "strict"),
+    [(name, 2, False) for name in NORMALIZATIONS]
+    + [("newton_schulz", 5, False), ("newton_schulz", 2, True), ("eigh", 5, True)],
+)
+def test_export_with_any_height_and_width(normalization, size, strict):
+    """From fewer positions than channels to more, one position included, whatever the example's side was."""
+    pool = GlobalCovPool2d(12, None, normalization).eval()
+    example = features(2, 12, size, size + 1)
+    program = torch.export.export(pool, (example,), dynamic_shapes=dynamic(1, 64), strict=strict).module()
+    for shape in [(1, 12, 1, 1), (3, 12, 2, 2), (2, 12, 3, 4), (2, 12, 7, 7)]:
+        x = features(*shape)
+        torch.testing.assert_close(program(x), pool(x), rtol=0, atol=1e-11)
+
+
+def test_export_takes_the_smaller_side_where_it_is_known():
+    """A static 2×2 map, and a range that ends below D: the iteration's identity is N×N there."""
+    pool = GlobalCovPool2d(12, None).eval()
+    for shapes, gram in [(None, True), (dynamic(1, 3), True), (dynamic(1, 4), False)]:
+        program = torch.export.export(pool, (torch.randn(2, 12, 2, 3),), dynamic_shapes=shapes)
+        graphs = [module.graph for module in program.graph_module.modules() if hasattr(module, "graph")]
+        sizes = [node.args[0] for graph in graphs for node in graph.nodes if "eye" in str(node.target)]
+        assert sizes
+        assert all((size != 12) == gram for size in sizes)
+
+
+@pytest.mark.parametrize("name", ["resnet18_gcp", "shufflenet_v2_x1_0_gcp"])
+def test_export_of_a_model_with_any_height_and_width(name):
+    """Last maps from 2×2 to 14×13 at D = 8; a map of one position along a side is a size of its own to torch.export."""
+    model = small(name)
+    program = torch.export.export(model, (images(2),), dynamic_shapes=dynamic(33, 512)).module()
+    with torch.no_grad():
+        for height, width in [(33, 33), (64, 96), (224, 200)]:
+            x = torch.randn(3, 3, height, width)
+            close(program(x), model(x))
+
+
+def to_onnx(module: nn.Module, example: torch.Tensor, path, names: dict[int, str] | None = None) -> object:
     pytest.importorskip("onnxscript", reason="the exporter's own dependency, in the extra 'onnx'")
     onnxruntime = pytest.importorskip("onnxruntime", reason="in the extra 'onnx'")
-    program = torch.onnx.export(module, (example,), dynamo=True, dynamic_shapes=({0: "batch"},), verbose=False)
+    shapes = (names or {0: "batch"},)
+    program = torch.onnx.export(module, (example,), dynamo=True, dynamic_shapes=shapes, verbose=False)
     program.save(path)
     return onnxruntime.InferenceSession(path)
 
@@ -153,15 +208,25 @@ def run_onnx(session, x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
 
 
-@pytest.mark.parametrize("name", ["resnet18_gcp", "shufflenet_v2_x1_0_gcp"])
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_onnx(name, tmp_path):
+def test_onnx(tmp_path):
     """Exported at two images, run by onnxruntime at others."""
-    model = small(name)
+    model = small("shufflenet_v2_x1_0_gcp")
     session = to_onnx(model, images(2), tmp_path / "model.onnx")
     with torch.no_grad():
         for batch in (1, 2, 5):
             close(run_onnx(session, images(batch)), model(images(batch)))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_onnx_with_any_height_and_width(tmp_path):
+    """The same with images of other sizes: last maps of 2×2, N < D, to 14×13."""
+    model = small("resnet18_gcp")
+    session = to_onnx(model, images(2), tmp_path / "model.onnx", {0: "batch", 2: "height", 3: "width"})
+    with torch.no_grad():
+        for shape in [(1, 3, 32, 32), (5, 3, 64, 96), (2, 3, 224, 200)]:
+            x = torch.randn(shape)
+            close(run_onnx(session, x), model(x))
 
 
 @pytest.mark.parametrize("size", [2, 6])

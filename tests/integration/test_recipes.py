@@ -34,7 +34,7 @@ PAPER = sorted(
     f"{net}_{rate}" for net in ("resnet", "mobilenetv2", "shufflenetv2") for rate in ("norm", "fast", "adju")
 )
 FURTHER = ["distill_d128", "distill_d64", "finetune", "fmnist_adju", "fmnist_fast", "fmnist_norm"]
-FURTHER += ["poly_sweep", "secondorder_kron"]
+FURTHER += ["poly_sweep", "resnet_norm_ds", "secondorder_kron"]
 WEIGHT_DECAY = {"resnet": 1e-4, "mobilenetv2": 4e-5, "shufflenetv2": 4e-5}
 
 
@@ -326,6 +326,16 @@ def test_distillation_students_are_compact(name, dimension):
     teacher = timm.create_model(args.kd_model_name, num_classes=2)
     assert teacher.global_pool.out_features == 256 * 257 // 2
     assert timm_gcp is not None
+
+
+def test_the_recipe_of_table_8_keeps_the_stride_of_the_last_stage_and_changes_nothing_else():
+    args = namespace("resnet_norm_ds", model="resnet18_gcp")
+    model = small_model(args).eval()
+    with torch.inference_mode():
+        assert model.forward_features(torch.zeros(1, 3, 224, 224)).shape[-2:] == (7, 7)
+    kept = {key: value for key, value in recipe("resnet_norm_ds").items() if key != "model_kwargs"}
+    assert kept == {key: value for key, value in recipe("resnet_norm").items() if key != "model_kwargs"}
+    assert {**args.model_kwargs} == {**recipe("resnet_norm")["model_kwargs"], "last_stage": "stride2"}
 
 
 def test_second_order_recipe_is_gap_with_kron():

@@ -13,7 +13,6 @@ Importing this module registers them with timm. Model keywords beyond timm's own
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -26,16 +25,16 @@ from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import nn
 
 from timm_gcp.common.data_config import for_channels
-from timm_gcp.common.messages import check_choice
 from timm_gcp.models.head import swap_pooling
 from timm_gcp.models.initial_values import init_model
+from timm_gcp.models.last_stage import LAST_STAGES as LAST_STAGES
+from timm_gcp.models.last_stage import set_last_stage
 from timm_gcp.models.shufflenetv2 import ShuffleNetV2
 from timm_gcp.weights.catalog import default_cfgs as _default_cfgs
 from timm_gcp.weights.layouts import checkpoint_filter_fn
 from timm_gcp.weights.resolve import weight_source
 from timm_gcp.weights.store import stored_folders
 
-LAST_STAGES = ("stride1", "stride2", "maxpool")
 _BATCH_NORM = {"bn_momentum": "momentum", "bn_eps": "eps"}  # keyword: attribute of a layer
 _HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps", "iteration_dtype", "init")
 
@@ -52,34 +51,6 @@ _MOBILENETV2 = [
     ["ir_r1_k3_s1_e6_c320"],
 ]
 _MOBILENETV2_INIT = "fan_out_normal"
-
-
-def set_last_stage(model: ResNet, last_stage: str) -> ResNet:
-    """Set how the last stage of a timm ResNet down-samples, in place; the parameters stay the same.
-
-    A model whose `output_stride` already keeps the last stage at stride 1 (by dilation) is left as it is.
-
-    Args:
-        model: A timm ResNet with plain 1×1 down-sampling.
-        last_stage: `'stride1'`, `'stride2'` or `'maxpool'`.
-
-    Raises:
-        ValueError: Another `last_stage`.
-    """
-    check_choice("last_stage", last_stage, LAST_STAGES)
-    layer4: Any = model.layer4
-    block = layer4[0]
-    convs = [m for m in (block.conv1, block.conv2, block.downsample[0]) if m.stride == (2, 2)]
-    if last_stage == "stride2" or not convs:
-        return model
-    for conv in convs:
-        conv.stride = (1, 1)
-    if last_stage == "maxpool":
-        model.layer4 = nn.Sequential(OrderedDict(pool=nn.MaxPool2d(2), **dict(layer4.named_children())))
-    else:
-        last: Any = model.feature_info[-1]
-        last["reduction"] //= 2
-    return model
 
 
 def _take_batch_norm(kwargs: dict[str, Any]) -> dict[str, float]:

@@ -11,14 +11,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from timm.layers import SelectAdaptivePool2d
 from torch import Tensor, nn
 
+from timm_gcp.functional import Normalization
 from timm_gcp.models.initial_values import init_linear
 from timm_gcp.models.pooling import GlobalCovPool2d
-
-PROBE_SIZE = 64
+from timm_gcp.models.swap_check import check_swapped, remember, run_on_zeros
 
 
 class GcpModel:
@@ -104,34 +103,15 @@ def _classifier_path(model: nn.Module, pool_path: str) -> str:
     )
 
 
-def _last_features(model: nn.Module) -> Any:
-    """`forward_features` of one zero image in evaluation mode, small if the model takes small images."""
-    cfg = getattr(model, "pretrained_cfg", None) or {}
-    channels, *full = cfg.get("input_size", (3, PROBE_SIZE, PROBE_SIZE))
-    channels = getattr(model, "in_chans", channels)
-    sizes = [full] if cfg.get("fixed_input_size") else [[PROBE_SIZE, PROBE_SIZE], full]
-    forward: Any = model.forward_features
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        for size in sizes:
-            try:
-                with torch.no_grad():
-                    return forward(torch.zeros(1, channels, *size, **_device_dtype(model)))
-            except (RuntimeError, AssertionError) as error:
-                failure = error
-    finally:
-        for module, training in modes:
-            module.training = training
-    raise ValueError(
-        f"{type(model).__name__}.forward_features fails for images of {sizes[-1][0]}×{sizes[-1][1]} ({failure}); "
-        "give the channels of its last feature map as channels="
-    ) from failure
-
-
 def _channels(model: nn.Module) -> int:
     """Channels of the last feature map, found by one forward pass."""
-    features = _last_features(model)
+    forward: Any = model.forward_features
+    try:
+        features = run_on_zeros(model, forward)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{type(model).__name__}.forward_features {error}; give the channels of its last feature map as channels="
+        ) from error
     layout = getattr(model, "output_fmt", "NCHW")
     if not isinstance(features, Tensor) or features.ndim != 4 or str(layout).rpartition(".")[2] != "NCHW":
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
@@ -167,7 +147,7 @@ def _clear_between(model: nn.Module, pool_path: str, classifier_path: str) -> No
 def swap_pooling(
     model: nn.Module,
     reduce_dim: int | Sequence[int] | None = 256,
-    normalization: str = "newton_schulz",
+    normalization: Normalization = "newton_schulz",
     n_iter: int = 5,
     act_layer: Callable[..., nn.Module] = nn.ReLU,
     *,
@@ -186,7 +166,7 @@ def swap_pooling(
     Args:
         model: Any timm CNN whose `forward_features` gives `(B, C, H, W)`.
         reduce_dim: See `GlobalCovPool2d`, as are `normalization`, `n_iter`, `act_layer`, `exponent`, `eps`.
-        normalization: Normalisation of the covariance.
+        normalization: Normalisation of the covariance: a name, or one's own.
         n_iter: Newton–Schulz steps.
         act_layer: Activation of the reduction.
         exponent: Exponent of `'power'`.
@@ -194,19 +174,21 @@ def swap_pooling(
         iteration_dtype: See `timm_gcp.functional.global_cov_pool`.
         init: How reduction and classifier start: `'fan_out'`, `'fan_out_normal'` or `'torch'`, see
             `timm_gcp.models.initial_values`.
-        channels: Channels of the last feature map; None finds them by one forward pass.
+        channels: Channels of the feature map that is pooled; None finds them by one forward pass, and checks by
+            another that the model runs with its new head.
 
     Returns:
         `model` itself, its class extended by `GcpModel`.
 
     Raises:
-        ValueError: The model has no such map, no pooling to replace, or is swapped already.
+        ValueError: The model has no such map, no pooling to replace, does not run with another one, or is swapped
+            already. It is then as it was.
     """
     if isinstance(model, GcpModel):
         raise ValueError(f"{type(model).__name__} already has a covariance head; use reset_classifier to change it")
     pool_path = _pool_path(model)
     classifier_path = _classifier_path(model, pool_path)
-    channels = _channels(model) if channels is None else channels
+    told, channels = channels is not None, _channels(model) if channels is None else channels
     options = {
         "reduce_dim": reduce_dim,
         "normalization": normalization,
@@ -218,10 +200,17 @@ def swap_pooling(
         "init": init,
     }
     pool = GlobalCovPool2d(channels, **options, **_device_dtype(model))  # type: ignore[arg-type]
-    _clear_between(model, pool_path, classifier_path)
-    _set_submodule(model, pool_path, pool.train(model.training))
+    restore = remember(model)
     swapped: Any = model
-    swapped._gcp = {"pool": pool_path, "classifier": classifier_path, "channels": channels, "options": options}
-    swapped.__class__ = _swapped_class(swapped.__class__)
-    swapped.reset_classifier(getattr(model, "num_classes", 0))
+    try:
+        _clear_between(model, pool_path, classifier_path)
+        _set_submodule(model, pool_path, pool.train(model.training))
+        swapped._gcp = {"pool": pool_path, "classifier": classifier_path, "channels": channels, "options": options}
+        swapped.__class__ = _swapped_class(swapped.__class__)
+        swapped.reset_classifier(getattr(model, "num_classes", 0))
+        if not told:
+            check_swapped(swapped, pool, channels)
+    except BaseException:
+        restore()
+        raise
     return swapped

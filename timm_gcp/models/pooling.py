@@ -11,8 +11,9 @@ import torch.fx
 from torch import Tensor, nn
 
 from timm_gcp.common.messages import check_choice
-from timm_gcp.functional import check_iteration_dtype, check_normalization, global_cov_pool
+from timm_gcp.functional import Normalization, check_iteration_dtype, check_normalization, global_cov_pool
 from timm_gcp.models.initial_values import INIT_RULES, init_conv
+from timm_gcp.ops.normalization import Held, describe_normalization, try_normalization
 from timm_gcp.ops.precision import widen
 from timm_gcp.ops.products import compose
 from timm_gcp.ops.triangle import triangle_size
@@ -47,7 +48,8 @@ class GlobalCovPool2d(nn.Module):
     Args:
         in_chans: Channels C of the feature map.
         reduce_dim: D, or the widths of several steps (D is the last), or None for no reduction (D = C).
-        normalization: See `timm_gcp.functional.global_cov_pool`.
+        normalization: See `timm_gcp.functional.global_cov_pool`. One's own is tried out here; a module is moved to
+            `device` and `dtype`, and trained and saved with the layer.
         n_iter: Newton–Schulz steps; the paper's networks are trained with 5.
         act_layer: Activation after each step; takes `inplace`. ReLU in the paper's ResNets, ReLU6 in its
             MobileNetV2 and ShuffleNetV2.
@@ -64,7 +66,8 @@ class GlobalCovPool2d(nn.Module):
         dim: D.
 
     Raises:
-        ValueError: An unknown choice or a number out of range.
+        ValueError: An unknown choice, a number out of range, or a normalisation of one's own that does not work.
+        TypeError: One that returns no floating-point tensor.
     """
 
     pool_type = "gcp"
@@ -73,7 +76,7 @@ class GlobalCovPool2d(nn.Module):
         self,
         in_chans: int,
         reduce_dim: int | Sequence[int] | None = 256,
-        normalization: str = "newton_schulz",
+        normalization: Normalization = "newton_schulz",
         n_iter: int = 5,
         act_layer: Callable[..., nn.Module] = nn.ReLU,
         *,
@@ -100,7 +103,11 @@ class GlobalCovPool2d(nn.Module):
             chans = width
         self.in_chans = in_chans
         self.reduction = nn.Sequential(*steps)
+        if isinstance(normalization, nn.Module):
+            normalization.to(device=device, dtype=dtype)
+        try_normalization(normalization, chans, torch.float64 if dtype == torch.float64 else torch.float32)
         self.normalization = normalization
+        self.held = None if isinstance(normalization, (str, nn.Module)) else Held(normalization)
         self.n_iter = n_iter
         self.exponent = float(exponent)
         self.eps = float(eps)
@@ -116,7 +123,7 @@ class GlobalCovPool2d(nn.Module):
         else:
             return global_cov_pool(
                 x,
-                self.normalization,
+                self.normalization if self.held is None else self.held,
                 self.n_iter,
                 exponent=self.exponent,
                 eps=self.eps,
@@ -125,12 +132,21 @@ class GlobalCovPool2d(nn.Module):
 
     def _forward_scripted(self, x: Tensor) -> Tensor:
         """TorchScript has no custom gradients; it runs Newton–Schulz as plain products."""
-        if self.normalization != "newton_schulz":
-            raise RuntimeError(
-                "torch.jit.script supports normalization 'newton_schulz' only; use torch.compile or torch.export"
-            )
         wide = widen(x.flatten(2))
         return compose(wide, self.n_iter, wide.shape[2] < wide.shape[1]).to(x.dtype)
+
+    def __prepare_scriptable__(self) -> GlobalCovPool2d:
+        """What torch.jit.script asks each module before it compiles it.
+
+        Raises:
+            RuntimeError: A normalisation other than Newton–Schulz.
+        """
+        if self.normalization != "newton_schulz":
+            raise RuntimeError(
+                "torch.jit.script supports normalization 'newton_schulz' only, not "
+                f"{describe_normalization(self.normalization)}; use torch.compile or torch.export"
+            )
+        return self
 
     def feat_mult(self) -> float:
         """Output width over input channels (as timm's pooling layers tell it)."""
@@ -142,4 +158,5 @@ class GlobalCovPool2d(nn.Module):
 
     def extra_repr(self) -> str:
         """Settings for `print(model)`."""
-        return f"normalization={self.normalization!r}, n_iter={self.n_iter}, out_features={self.out_features}"
+        normalization = describe_normalization(self.normalization)
+        return f"normalization={normalization}, n_iter={self.n_iter}, out_features={self.out_features}"

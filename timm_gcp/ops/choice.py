@@ -14,11 +14,28 @@ SIDES = ("auto", "covariance", "gram")
 # (see docs/performance.md). Without a gradient there are too few products to save.
 SPECTRAL_MIN_SIDE = 80
 
+_torch_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+def is_exporting() -> bool:
+    """Whether `torch.export` is capturing the code (torch 2.7 and newer tell)."""
+    return bool(_torch_is_exporting())
+
 
 def use_gram(dim: int, positions: int, side: str = "auto") -> bool:
-    """Whether to work on the N×N side: when asked to, or when it is the smaller one."""
+    """Whether to work on the N×N side: when asked to, or when it is the smaller one.
+
+    A program exported with dynamic height and width has one side for all sizes: N×N if that is the smaller one over
+    their whole range, else D×D. Asking whether `positions < dim` would restrict the range to one answer.
+    """
     check_choice("side", side, SIDES)
-    return positions < dim if side == "auto" else side == "gram"
+    if side != "auto":
+        return side == "gram"
+    if is_exporting():
+        from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy
+
+        return bool(statically_known_true(positions < dim))
+    return positions < dim
 
 
 def choose_form(x: Tensor, smaller: int, form: str = "auto") -> str:

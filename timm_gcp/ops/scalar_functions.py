@@ -1,8 +1,7 @@
-"""The normalisations as scalar functions of the covariance's eigenvalues.
+"""The normalisations as scalar functions of the covariance's eigenvalues, and the base class for one's own.
 
 Each function f has f(0) = 0 and is used through its quotient h(λ) = f(λ)/λ, because f(X Xᵀ) = X h(Xᵀ X) Xᵀ works on
-either side, and through the divided differences of h, which give the gradient (Daleckii–Krein). `degree` is the p with
-f(sλ) = sᵖ f(λ), or None where f has no such p.
+either side, and through the divided differences of h, which give the gradient (Daleckii–Krein).
 
 At eigenvalues that vanish to rounding (λ ≤ n·ε·λmax) the exact root, the power below one and their derivatives are
 unbounded; they are taken as zero there, so that null directions get neither value nor gradient from themselves.
@@ -10,12 +9,81 @@ unbounded; they are taken as zero there, so that null directions get neither val
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from timm_gcp.ops.newton_schulz import scalar_inverse_root, scalar_inverse_root_divided, scalar_root_divided
+
+# Gauss–Legendre on [0, 1], exact for polynomials of degree five: the mean of f′ between eigenvalues closer than
+# CLOSE · the larger is f[λᵢ, λⱼ] to rounding; for those further apart the quotient loses 1/CLOSE roundings.
+_NODES = ((0.5 - 0.15**0.5, 5 / 18), (0.5, 8 / 18), (0.5 + 0.15**0.5, 5 / 18))
+CLOSE = 1 / 32
+
+
+class ScalarFunction(ABC):
+    """A normalisation of one's own: Σ = U diag(λ) Uᵀ becomes U diag(f(λ)) Uᵀ, with f(0) = 0.
+
+    Computed on the smaller side of the features, D×D or N×N, by one eigendecomposition. Its gradient is that of the
+    divided differences f[λᵢ, λⱼ] = (f(λᵢ) − f(λⱼ)) / (λᵢ − λⱼ) with f[λ, λ] = f′(λ) (Daleckii–Krein), so equal
+    eigenvalues are no special case. There is no second derivative and no ONNX form.
+
+    A subclass gives `value` and `derivative`; the divided differences follow from them. One that knows a closed form
+    overrides `quotient`, `divided` and `quotient_divided`. Every method takes eigenvalues `lam` `(B, n)`, float32 or
+    float64, not negative, in any order, and must be a pure function of them in torch operations.
+
+    Attributes:
+        degree: p. Where it is a number, f is taken of Σ/tr Σ, whose eigenvalues add up to one, and the result is
+            multiplied by (tr Σ)ᵖ; for a homogeneous f of that degree, f(sλ) = sᵖ f(λ), this is f(Σ) itself, safe from
+            overflow. None takes f of Σ as it is.
+    """
+
+    degree: float | None = None
+
+    @abstractmethod
+    def value(self, lam: Tensor) -> Tensor:
+        """f(λ), `(B, n)` or any shape, element by element. Asked for at eigenvalues that do not vanish only."""
+
+    def derivative(self, lam: Tensor) -> Tensor:
+        """f′(λ), any shape, element by element.
+
+        Raises:
+            NotImplementedError: The subclass gives neither this nor `divided`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} gives no derivative; define derivative(lam), or divided(lam)")
+
+    def quotient(self, lam: Tensor) -> Tensor:
+        """h(λ) = f(λ)/λ, zero where λ vanishes."""
+        live, safe = _live_and_safe(lam)
+        return torch.where(live, self.value(safe) / safe, torch.zeros_like(lam))
+
+    def divided(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """f(λ) `(B, n)` and f[λᵢ, λⱼ] `(B, n, n)`; zero between two eigenvalues that vanish."""
+        live, safe = _live_and_safe(lam)
+        f = torch.where(live, self.value(safe), torch.zeros_like(lam))
+        lam = torch.where(live, lam, torch.zeros_like(lam))
+        gap = lam.unsqueeze(-1) - lam.unsqueeze(-2)
+        close = gap.abs() <= CLOSE * torch.maximum(lam.unsqueeze(-1), lam.unsqueeze(-2))
+        a, b = _sorted_pairs(safe)
+        quotient = (f.unsqueeze(-1) - f.unsqueeze(-2)) / torch.where(close, torch.ones_like(gap), gap)
+        mean = sum(weight * self.derivative(b + node * (a - b)) for node, weight in _NODES)
+        either = live.unsqueeze(-1) | live.unsqueeze(-2)
+        return f, torch.where(either, torch.where(close, mean, quotient), torch.zeros_like(gap))
+
+    def quotient_divided(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """h(λ) `(B, n)` and h[λᵢ, λⱼ] `(B, n, n)`, by f[a, b] = a·h[a, b] + h(b); zero where either vanishes."""
+        h = self.quotient(lam)
+        _, f_div = self.divided(lam)
+        a, _ = _sorted_pairs(_live_and_safe(lam)[1])
+        first = lam.unsqueeze(-1) >= lam.unsqueeze(-2)
+        h_smaller = torch.where(first, h.unsqueeze(-2), h.unsqueeze(-1))
+        return h, _mask_pairs(lam, (f_div - h_smaller) / a)
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({settings})"
 
 
 def _product_rule(lam: Tensor, h: Tensor, h_div: Tensor) -> Tensor:
@@ -26,6 +94,13 @@ def _product_rule(lam: Tensor, h: Tensor, h_div: Tensor) -> Tensor:
 def _is_live(lam: Tensor) -> Tensor:
     eps = torch.finfo(lam.dtype).eps
     return lam > lam.shape[-1] * eps * lam.amax(-1, keepdim=True)
+
+
+def _live_and_safe(lam: Tensor) -> tuple[Tensor, Tensor]:
+    """Which eigenvalues don't vanish, and the eigenvalues with the largest (or one) in place of those that do."""
+    live = _is_live(lam)
+    largest = lam.amax(-1, keepdim=True)
+    return live, torch.where(live, lam, torch.where(largest > 0, largest, torch.ones_like(largest)))
 
 
 def _mask_pairs(lam: Tensor, values: Tensor) -> Tensor:
@@ -39,11 +114,15 @@ def _sorted_pairs(lam: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class NewtonSchulz:
+class NewtonSchulz(ScalarFunction):
     """λ·z(λ) after `n_iter` steps on the trace-normalised covariance."""
 
     n_iter: int
     degree: float | None = 0.5
+
+    def value(self, lam: Tensor) -> Tensor:
+        """f(λ) = λ·z(λ)."""
+        return lam * scalar_inverse_root(lam, self.n_iter)
 
     def quotient(self, lam: Tensor) -> Tensor:
         """h(λ) = z(λ)."""
@@ -59,15 +138,19 @@ class NewtonSchulz:
 
 
 @dataclass(frozen=True)
-class Power:
+class Power(ScalarFunction):
     """λᵖ; p = 1/2 is the exact matrix square root of Eq. (2)."""
 
     exponent: float = 0.5
 
     @property
-    def degree(self) -> float | None:
+    def degree(self) -> float | None:  # type: ignore[override]
         """f(sλ) = s**exponent · f(λ)."""
         return self.exponent
+
+    def value(self, lam: Tensor) -> Tensor:
+        """f(λ) = λᵖ."""
+        return lam.pow(self.exponent)
 
     def quotient(self, lam: Tensor) -> Tensor:
         """h(λ) = λᵖ⁻¹, zero where λ vanishes."""
@@ -93,11 +176,15 @@ class Power:
 
 
 @dataclass(frozen=True)
-class Log1p:
+class Log1p(ScalarFunction):
     """log(1 + λ/eps): the matrix logarithm log(Σ + eps·I) less its constant log(eps)·I."""
 
     eps: float
     degree: float | None = None
+
+    def value(self, lam: Tensor) -> Tensor:
+        """f(λ) = log(1 + λ/eps)."""
+        return torch.log1p(lam / self.eps)
 
     def quotient(self, lam: Tensor) -> Tensor:
         """h(λ) = log(1 + λ/eps)/λ, 1/eps at zero."""
@@ -118,6 +205,3 @@ class Log1p:
         """f(λ) and f[λᵢ, λⱼ]."""
         h, h_div = self.quotient_divided(lam)
         return h * lam, _product_rule(lam, h, h_div)
-
-
-ScalarFunction = NewtonSchulz | Power | Log1p

@@ -139,11 +139,20 @@ class SpectralPoolGradient(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
+    def forward(
+        grad: Tensor,
+        x: Tensor,
+        peak: Tensor,
+        trace: Tensor,
+        lam: Tensor,
+        u: Tensor,
+        kept: Tensor,
+        fn: ScalarFunction,
+        gram: bool,
+    ) -> Tensor:
         """First derivative."""
-        *saved_and_function, gram = rest
         gradient = _gram_gradient if gram else _covariance_gradient
-        return gradient(grad, x, *saved_and_function)
+        return gradient(grad, x, peak, trace, lam, u, kept, fn)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

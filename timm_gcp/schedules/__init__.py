@@ -1,1 +1,5 @@
-"""The paper's learning-rate schedules (Table 3)."""
+"""The paper's learning-rate schedules (Table 3), and the way to add one's own."""
+
+from timm_gcp.schedules.spec import register_schedule
+
+__all__ = ["register_schedule"]

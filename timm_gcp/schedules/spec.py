@@ -15,7 +15,7 @@ draws a curve made for one number of epochs over the number that `--epochs` asks
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
 from timm_gcp.schedules.curves import TABLE_3, Exponential, LinearPerUpdate, Polynomial, Shape, StagedLinear, Steps
@@ -43,6 +43,31 @@ class Spec:
 def schedule_names() -> list[str]:
     """Every name that `--sched` accepts beyond timm's own, Table 3's rows first."""
     return [*TABLE_3, *GENERAL_FORMS]
+
+
+def register_schedule(name: str, form: type) -> None:
+    """Let `--sched NAME:option=value,…` build a curve of one's own.
+
+    Args:
+        name: Begins with `gcp_`, then letters, digits or `_`; the same class may be registered again.
+        form: A dataclass whose fields, all numbers, are the options. An instance is called with `(t, per_epoch=1.0)`,
+            the time in ticks of which `per_epoch` make one epoch, and returns the factor of the base rate.
+
+    Raises:
+        ValueError: A name of another form or one that is taken, or a class that is no such dataclass.
+    """
+    if not isinstance(name, str) or not name.startswith(PREFIX) or not name.isidentifier() or name == PREFIX:
+        raise ValueError(f"A schedule's name begins with {PREFIX!r}, such as 'gcp_cosine'. Got {name!r}.")
+    known = GENERAL_FORMS.get(name)
+    same = known is not None and (known.__module__, known.__qualname__) == (
+        getattr(form, "__module__", None),
+        getattr(form, "__qualname__", None),
+    )
+    if name in TABLE_3 or (known is not None and not same):
+        raise ValueError(f"The schedule {name!r} exists already. Choose a name beside {', '.join(schedule_names())}.")
+    if not isinstance(form, type) or not is_dataclass(form) or "__call__" not in dir(form):
+        raise ValueError(f"The schedule {name!r} must be a dataclass with __call__(t, per_epoch=1.0). Got {form!r}.")
+    GENERAL_FORMS[name] = form
 
 
 def is_ours(sched: str) -> bool:

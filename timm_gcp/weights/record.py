@@ -94,14 +94,14 @@ def record_of(
         label_names: Names in order, where the class map doesn't give them.
 
     Raises:
-        ValueError: If the model has arguments that are not plain values.
+        ValueError: If the model has arguments that are not plain values, or nothing says its name.
     """
     settings = vars(args) if args is not None else {}
     model_args = _model_args(model, settings)
     names = {str(key): int(value) for key, value in (class_map or {}).items()}
     labels = tuple(label_names) if label_names else names_in_order(names, int(model.num_classes))
     values = {
-        "architecture": str(model.pretrained_cfg["architecture"]),
+        "architecture": _architecture(model, settings),
         "model_args": model_args,
         "data_config": {key: data_config[key] for key in DATA_KEYS if key in data_config},
         "label_names": labels,
@@ -115,6 +115,15 @@ def record_of(
     return checked_record(values, "the model", "")
 
 
+def _architecture(model: Any, settings: Mapping[str, Any]) -> str:
+    """Name of a model: as timm noted it, else, for one that was registered without timm's builder, as the run asked."""
+    noted = (getattr(model, "pretrained_cfg", None) or {}).get("architecture")
+    name = noted or str(settings.get("model") or "").split(".")[0]
+    if not name:
+        raise ValueError(f"{type(model).__name__} doesn't say its name: make it with timm.create_model.")
+    return str(name)
+
+
 def _folder_name(path: Any) -> str:
     return Path(path).name if isinstance(path, str) else ""
 
@@ -125,7 +134,7 @@ def _model_args(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 
     asked = {name: settings[key] for key, name in _FROM_ARGS.items() if settings.get(key) not in (None, "")}
     noted = getattr(timm.models, "get_model_args", None)
-    if noted is not None:
+    if noted is not None and getattr(model, "_model_args", None):
         return {**{key: asked[key] for key in ("bn_momentum", "bn_eps") if key in asked}, **noted(model)}
     if settings.get("input_size"):
         asked.setdefault("in_chans", settings["input_size"][0])
