@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from timm_gcp.common.files import replacing
 
+_SPLITS = {"train": ("train",), "val": ("val", "validation")}
 Images = tuple[Tensor, Tensor]  # (N, 3, S, S) uint8 and (N,) int64
 
 
@@ -36,20 +37,30 @@ def packed(data_dir: str | Path, split: str, pixels: int, cache: Path, exclude: 
 
     Raises:
         FileNotFoundError: No such folder.
-        ValueError: An image can't be read, or a class has no image.
+        ValueError: An image can't be read, or there are none.
     """
     path = cache / f"{split or 'all'}-{pixels}.safetensors"
     if not path.is_file():
         folder = Path(data_dir)
         if not folder.is_dir():
             raise FileNotFoundError(f"no folder {str(data_dir)!r}: give the data set's folder with --data-dir.")
-        dataset = create_dataset("", root=str(folder), split=split, class_map=_class_map(folder / split, exclude))
+        if split and not any((folder / name).is_dir() for name in _SPLITS[split]):
+            names = " or ".join(f"{name}/" for name in _SPLITS[split])
+            raise FileNotFoundError(f"{str(data_dir)!r} has no {names}: the study needs train/ and val/.")
+        try:
+            dataset = create_dataset("", root=str(folder), split=split, class_map=_class_map(folder / split, exclude))
+        except RuntimeError as error:  # timm's, when it finds no image
+            raise ValueError(f"{str(folder / split)!r} has no images in folders of classes.") from error
         images = torch.empty((len(dataset), 3, pixels, pixels), dtype=torch.uint8)
         targets = torch.empty(len(dataset), dtype=torch.int64)
         for index in tqdm(range(len(dataset)), desc=f"pack {split}", disable=None):
-            image, target = dataset[index]
-            images[index] = _square(image, pixels)
-            targets[index] = target
+            file, targets[index] = dataset.reader[index]
+            try:  # timm's data set would go on with the next image
+                with file, Image.open(file) as image:
+                    images[index] = _square(image, pixels)
+            except OSError as error:
+                name = dataset.filename(index, absolute=True)
+                raise ValueError(f"{name} can't be read as an image: replace it or take it out.") from error
         with replacing(path) as partial:
             save_file({"images": images, "targets": targets}, partial)
     tensors = load_file(path)
