@@ -17,7 +17,7 @@ from timm.data import create_transform, resolve_data_config
 from timm.data.transforms import RandomResizedCropAndInterpolation
 from timm.loss import LabelSmoothingCrossEntropy
 from timm.optim import create_optimizer_v2, optimizer_kwargs
-from timm.scheduler import scheduler_kwargs
+from timm.scheduler import create_scheduler_v2, scheduler_kwargs
 from torch import nn
 from torchvision import transforms
 
@@ -33,7 +33,7 @@ ALL = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 PAPER = sorted(
     f"{net}_{rate}" for net in ("resnet", "mobilenetv2", "shufflenetv2") for rate in ("norm", "fast", "adju")
 )
-FURTHER = ["distill_d128", "distill_d64", "finetune", "fmnist_adju", "fmnist_fast", "fmnist_norm"]
+FURTHER = ["distill_d128", "distill_d64", "finegrained", "finetune", "fmnist_adju", "fmnist_fast", "fmnist_norm"]
 FURTHER += ["poly_sweep", "resnet_norm_ds", "secondorder_kron"]
 WEIGHT_DECAY = {"resnet": 1e-4, "mobilenetv2": 4e-5, "shufflenetv2": 4e-5}
 
@@ -317,6 +317,22 @@ def test_finetuning_slows_the_backbone_down():
     assert rate[id(model.fc.weight)] == args.lr
     assert rate[id(model.conv1.weight)] == pytest.approx(args.lr / 25, rel=0.02)
     assert len(set(rate.values())) > 5
+
+
+def test_fine_grained_training_is_the_head_first_and_then_all_layers():
+    args = namespace("finegrained", model="resnet18_gcp", num_classes=3)
+    model = small_model(args)
+    optimizer = create_optimizer_v2(model, **optimizer_kwargs(cfg=args), **args.opt_kwargs)
+    scheduler, epochs = create_scheduler_v2(optimizer, **scheduler_kwargs(args), updates_per_epoch=5)
+    factor = {id(p): group["lr_scale"] for group in optimizer.param_groups for p in group["params"]}
+    assert factor[id(model.fc.weight)] == factor[id(next(model.global_pool.parameters()))] == 1
+    assert {factor[id(p)] for p in model.layer4.parameters()} == {factor[id(model.conv1.weight)]} == {0.2}
+    assert {scheduler._get_lr(epoch)[0] for epoch in range(epochs)} == {args.lr}
+
+    option, value = re.search(r"--(layer-decay-no-opt-scale) (\S+)", text("finegrained")).groups()
+    first = argparse.Namespace(**{**vars(args), option.replace("-", "_"): float(value)})
+    create_optimizer_v2(model, **optimizer_kwargs(cfg=first), **first.opt_kwargs)
+    assert {name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad} == {"global_pool", "fc"}
 
 
 @pytest.mark.parametrize(("name", "dimension"), [("distill_d128", 128), ("distill_d64", 64)])

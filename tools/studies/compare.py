@@ -4,10 +4,11 @@
     python tools/studies/compare.py CONFIG --data-dir FOLDER --jobs 2
     python tools/studies/compare.py CONFIG --tables --docs docs/natural/imagenette
 
-CONFIG is a file of tools/studies/configs/. FOLDER has train/ and val/, a folder a class in each. A part of the training
-images is held out: accuracy per epoch and every choice are of these. A finished run sees the test images once; its
-answers are kept beside it, so that two runs can be compared image by image. Finished runs are skipped, stopped ones go
-on from their last epoch. On a CPU, two runs of one thread get more done than one of two.
+CONFIG is a file of tools/studies/configs/. FOLDER has train/ and val/, a folder a class in each; or, where the study
+draws its training images (`train_per_class`), a folder a class. `--weights DIR` holds the weights that a study starts
+from. A part of the training images is held out: accuracy per epoch and every choice are of these. A finished run sees
+the test images once; its answers are kept beside it, so that two runs can be compared image by image. Finished runs are
+skipped, stopped ones go on from their last epoch. On a CPU, two runs of one thread get more done than one of two.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import importlib
 import json
 import multiprocessing
+import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -25,8 +27,9 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from compare_report import write_report
-from image_tensors import hold_out, packed
+from compare_report import mean_per_class, write_report
+from image_tensors import Images, hold_out, study_images
+from started import VARIABLE, start_file
 from study_config import Cell, Entry, Study, read_study
 
 from timm_gcp.common.files import write_text
@@ -65,7 +68,7 @@ def train_cell(cell: Cell, study: Study, data_dir: str, output: Path, test: bool
     for module in study.modules:
         importlib.import_module(module)
     cache = output / "data"
-    images, targets = packed(data_dir, "train", study.pixels, cache)
+    (images, targets), seen_once = _images(study, data_dir, cache, cell.seed)
     kept, held = hold_out(targets, study.held_out)
     data = TensorData((images[kept], targets[kept]), (images[held], targets[held]))
     folder = output / cell.folder
@@ -83,19 +86,25 @@ def train_cell(cell: Cell, study: Study, data_dir: str, output: Path, test: bool
     args = resolve_args(cell.recipe, keys)
     made = train(args, [WallTime(), PrintEpochs(f"{cell.folder}, ")], data.loaders)
     if test:
-        _test(made.model, args, study, data_dir, cache, folder)
+        _test(made.model, args, seen_once, folder)
 
 
-def _test(model: Any, args: argparse.Namespace, study: Study, data_dir: str, cache: Path, folder: Path) -> None:
+def _images(study: Study, data_dir: str, cache: Path, seed: int) -> tuple[Images, Images]:
+    return study_images(data_dir, study.pixels, cache, study.train_per_class, study.exclude, seed)
+
+
+def _test(model: Any, args: argparse.Namespace, images: Images, folder: Path) -> None:
     from timm.data import resolve_data_config
 
     from timm_gcp.train.in_memory import TensorLoader
 
     model.load_state_dict(load_checkpoint(folder / "last.pth.tar")["state_dict"])
-    images, targets = packed(data_dir, "val", study.pixels, cache)
     config = resolve_data_config(vars(args), model=model)
-    result = evaluate(model, TensorLoader(images, targets, args, config, False), torch.device(args.device))
-    record = {**result.metrics, "predictions": result.predictions[:, 0].tolist(), "targets": result.targets.tolist()}
+    result = evaluate(model, TensorLoader(*images, args, config, False), torch.device(args.device))
+    predictions, targets = result.predictions[:, 0].tolist(), result.targets.tolist()
+    right = [guess == target for guess, target in zip(predictions, targets, strict=True)]
+    record = {**result.metrics, "mean_per_class": mean_per_class(targets, right)}
+    record.update(predictions=predictions, targets=targets)
     write_text(folder / "test.json", json.dumps(record) + "\n")
 
 
@@ -103,8 +112,7 @@ def run_all(cells: list[Cell], study: Study, args: argparse.Namespace, test: boo
     """Train what is missing among `cells`, `--jobs` at a time, each in a process of its own."""
     output = Path(args.output)
     missing = [cell for cell in cells if not _done(output / cell.folder, cell, test)]
-    for split in ("train", "val"):
-        packed(args.data_dir, split, study.pixels, output / "data")
+    _images(study, args.data_dir, output / "data", 0)  # packed before several processes read it
     threads = max(1, torch.get_num_threads() // args.jobs)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, context, torch.set_num_threads, (threads,), max_tasks_per_child=1) as pool:
@@ -135,11 +143,16 @@ def choose(entry: Entry, output: Path) -> dict[str, Any]:
     return {name: best.keys[name] for name in entry.tune if name != "epochs"}
 
 
+def _tuned(entry: Entry, study: Study) -> Entry:
+    return study.entry(entry.tuned_as) if entry.tuned_as else entry
+
+
 def main() -> int:
     """Run what is missing, then write tables and figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", metavar="CONFIG", help="study: a YAML file of tools/studies/configs/")
-    parser.add_argument("--data-dir", metavar="DIR", help="image folder with train/ and val/")
+    parser.add_argument("--data-dir", metavar="DIR", help="image folder: train/ and val/, or a folder a class")
+    parser.add_argument("--weights", metavar="DIR", help="folder of the weights that a study starts from")
     parser.add_argument("--output", metavar="DIR", help="folder of the runs; output/studies/ and the study's name")
     parser.add_argument("--docs", metavar="DIR", help="folder of records, tables and figures; the runs' if left out")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time; they share the threads")
@@ -149,6 +162,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.jobs < 1:
         parser.error(f"--jobs must be 1 or more, got {args.jobs}.")
+    if args.weights:
+        os.environ[VARIABLE] = str(Path(args.weights).resolve())  # for the processes that train
     try:
         study = read_study(args.config)
         unknown = [name for name in args.runs or () if name not in [entry.name for entry in study.entries]]
@@ -174,8 +189,11 @@ def _run(study: Study, entries: list[Entry], args: argparse.Namespace, parser: a
     if not args.tables:
         if not args.data_dir:
             parser.error("--data-dir is needed to train.")
+        for start in {entry.keys.get("model_kwargs", {}).get("start") for entry in entries} - {None}:
+            start_file(start)
         run_all(trials, study, args, test=False)
-        cells = [cell for entry in entries for cell in entry.cells(choose(entry, output))]
+        cells = [cell for entry in entries for cell in entry.cells(choose(_tuned(entry, study), output))]
+        cells.sort(key=lambda cell: cell.seed)  # what is compared with each other is complete early
         run_all(cells, study, args, test=True)
     print(f"wrote {write_report(study, output, docs)}")
     return 0

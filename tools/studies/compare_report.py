@@ -27,6 +27,7 @@ class Outcome:
     top1: float
     loss: float
     right: tuple[bool, ...]
+    per_class: float
 
 
 def keep_records(study: Study, output: Path, docs: Path) -> None:
@@ -48,7 +49,16 @@ def read_outcome(folder: Path) -> Outcome | None:
         seconds = sorted(float(row["seconds"]) for row in csv.DictReader(file))
     test = json.loads((folder / "test.json").read_text())
     right = tuple(p == t for p, t in zip(test["predictions"], test["targets"], strict=True))
-    return Outcome(curve.top1, seconds[len(seconds) // 2], test["top1"], test["loss"], right)
+    mean = mean_per_class(test["targets"], right)
+    return Outcome(curve.top1, seconds[len(seconds) // 2], test["top1"], test["loss"], right, mean)
+
+
+def mean_per_class(targets: Sequence[int], right: Sequence[bool]) -> float:
+    """Mean over the classes of the share of images that are right, in %."""
+    counts: dict[int, list[int]] = {}
+    for target, hit in zip(targets, right, strict=True):
+        counts.setdefault(target, []).append(hit)
+    return 100 * sum(sum(hits) / len(hits) for hits in counts.values()) / len(counts)
 
 
 def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> tuple[int, int, float]:
@@ -98,11 +108,21 @@ def results_table(study: Study, found: dict[str, dict[int, Outcome]]) -> str:
         if not runs:
             continue
         row = [entry.label, str(len(runs)), spread([run.top1 for run in runs.values()])]
+        row += [spread([run.per_class for run in runs.values()])]
         row += [spread([run.loss for run in runs.values()])]
         row += [f"{sum(run.held_out[-1] for run in runs.values()) / len(runs):.2f}", *_versus(entry, found)]
         row += [f"{sum(run.seconds for run in runs.values()) / len(runs):.0f}"]
         rows.append(row)
-    head = ["Run", "Seeds", "Test top-1", "Test loss", "Held-out top-1", "Gain", "Only it right : only the other, p"]
+    head = [
+        "Run",
+        "Seeds",
+        "Test top-1",
+        "Mean per class",
+        "Test loss",
+        "Held-out top-1",
+        "Gain",
+        "Only it right : only the other, p",
+    ]
     return markdown([*head, "Reaches the other's last held-out top-1 at epoch", "Seconds an epoch"], rows)
 
 

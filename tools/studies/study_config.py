@@ -2,6 +2,7 @@
 
 title: Imagenette
 data: {pixels: 128, held_out: 0.1}     # side of the stored images, share of the training images held out
+                                       # train_per_class: 30: draw these by the seed, test on the rest; exclude: [NAME]
 recipe: shufflenetv2_adju              # of every run, unless it names its own
 keys: {img_size: 96, epochs: 12}       # of every run
 seeds: [0]
@@ -9,6 +10,7 @@ tune: {lr: [0.03, 0.06], epochs: 3}    # short trials; the best value of each ke
 runs:
   shufflenet-gap: {keys: {model: shufflenet_v2_x1_0}}
   shufflenet-gcp: {keys: {model: shufflenet_v2_x1_0_gcp}, against: shufflenet-gap}
+                                       # tuned_as: shufflenet-gap takes that run's tuned keys
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from typing import Any
 import yaml
 
 _TOP = ("title", "data", "recipe", "keys", "seeds", "tune", "runs", "modules")
-_RUN = ("recipe", "keys", "seeds", "tune", "against", "label")
+_DATA = ("pixels", "held_out", "train_per_class", "exclude")
+_RUN = ("recipe", "keys", "seeds", "tune", "tuned_as", "against", "label")
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Entry:
     seeds: tuple[int, ...] = (0,)
     tune: dict[str, Any] = field(default_factory=dict, hash=False)
     against: str | None = None
+    tuned_as: str | None = None
 
     def trials(self) -> Iterator[Cell]:
         """The short runs that choose its tuned keys, at the first seed."""
@@ -75,6 +79,8 @@ class Study:
     held_out: float
     entries: tuple[Entry, ...]
     modules: tuple[str, ...] = ()
+    train_per_class: int | None = None
+    exclude: tuple[str, ...] = ()
 
     def entry(self, name: str) -> Entry:
         """The entry of that name."""
@@ -96,17 +102,26 @@ def read_study(path: str | Path) -> Study:
         raise ValueError(f"{str(path)!r} is not a study: it needs `runs`, a name and keys for each.")
     _known(path, text, _TOP)
     data = text.get("data") or {}
+    _known(path, data, _DATA)
     pixels, held_out = data.get("pixels"), data.get("held_out", 0.1)
     if not isinstance(pixels, int) or pixels < 1:
         raise ValueError(f"{path}: data.pixels, the side of the stored images, must be at least 1, got {pixels!r}.")
     if not 0 < held_out < 1:
         raise ValueError(f"{path}: data.held_out must be a share between 0 and 1, got {held_out!r}.")
+    count = data.get("train_per_class")
+    if count is not None and (not isinstance(count, int) or count < 2):
+        raise ValueError(f"{path}: data.train_per_class must be 2 or more images, got {count!r}.")
     entries = tuple(_entry(path, text, name, run or {}) for name, run in text["runs"].items())
     names = [entry.name for entry in entries]
     for entry in entries:
         if entry.against is not None and entry.against not in names:
             raise ValueError(f"{path}: run {entry.name} is set against {entry.against!r}; runs are {', '.join(names)}.")
-    return Study(text.get("title", path.stem), pixels, held_out, entries, tuple(text.get("modules") or ()))
+        if entry.tuned_as is not None and not any(o.name == entry.tuned_as and o.tune for o in entries):
+            raise ValueError(
+                f"{path}: run {entry.name} is tuned as {entry.tuned_as!r}, which is not a run with trials."
+            )
+    modules, exclude = tuple(text.get("modules") or ()), tuple(data.get("exclude") or ())
+    return Study(text.get("title", path.stem), pixels, held_out, entries, modules, count, exclude)
 
 
 def _known(path: Path, given: dict[str, Any], allowed: tuple[str, ...]) -> None:
@@ -123,5 +138,6 @@ def _entry(path: Path, text: dict[str, Any], name: str, run: dict[str, Any]) -> 
         if not value:
             raise ValueError(f"{path}: run {name} has no {key}.")
     seeds = tuple(run.get("seeds", text.get("seeds", (0,))))
-    tune = run.get("tune", text.get("tune")) or {}
-    return Entry(str(name), str(run.get("label", name)), recipe, keys, seeds, tune, run.get("against"))
+    tuned_as = run.get("tuned_as")
+    tune = {} if tuned_as else run.get("tune", text.get("tune")) or {}
+    return Entry(str(name), str(run.get("label", name)), recipe, keys, seeds, tune, run.get("against"), tuned_as)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from PIL import Image
 from scipy.stats import binomtest
 from toy_images import TINY, image_folder
 
@@ -72,6 +74,9 @@ def test_shipped_configurations_are_studies_of_known_models(tool) -> None:
         ({"data": {"pixels": 8, "held_out": 1.5}}, "data.held_out must be a share between 0 and 1, got 1.5"),
         ({"runs": {"a": {"against": "b"}}}, "run a is set against 'b'; runs are a"),
         ({"recipe": None}, "run one has no recipe"),
+        ({"data": {"pixels": 8, "size": 1}}, "unknown key size; known are pixels, held_out, train_per_class"),
+        ({"data": {"pixels": 8, "train_per_class": 1}}, "data.train_per_class must be 2 or more images, got 1"),
+        ({"runs": {"a": {"tuned_as": "b"}}}, "run a is tuned as 'b', which is not a run with trials"),
     ],
 )
 def test_bad_study_is_refused(tool, tmp_path: Path, changes, text) -> None:
@@ -106,6 +111,50 @@ def test_packed_images_are_the_resized_centre(tool, tmp_path: Path) -> None:
         tool("image_tensors").packed("gone", "train", 16, tmp_path / "cache")
 
 
+def class_folders(root: Path, counts: dict[str, int]) -> Path:
+    for number, (name, count) in enumerate(counts.items()):
+        (root / name).mkdir(parents=True)
+        for index in range(count):
+            Image.new("RGB", (40, 40), (60 * number, 8 * index, 0)).save(root / name / f"{index}.png")
+    return root
+
+
+def test_a_draw_takes_as_many_images_of_each_class_and_leaves_classes_out(tool, tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "data", {"Background": 2, "ants": 9, "bees": 6})
+    draws = [
+        tool("image_tensors").study_images(folder, 32, tmp_path / "cache", 4, ["Background"], seed)
+        for seed in (0, 1, 0)
+    ]
+    (images, targets), (others, rest) = draws[0]
+    assert torch.bincount(targets).tolist() == [4, 4]
+    assert torch.bincount(rest).tolist() == [5, 2]
+    assert set(images[:, 0].unique().tolist() + others[:, 0].unique().tolist()) == {60, 120}
+    greens = [image[1, 0, 0].item() for image in torch.cat((images[targets == 0], others[rest == 0]))]
+    assert sorted(greens) == [8 * index for index in range(9)]
+    assert torch.equal(images, draws[2][0][0])
+    assert not torch.equal(images, draws[1][0][0])
+    with pytest.raises(ValueError, match="class 1 has 6 images, too few to train on 6 and test on others"):
+        tool("image_tensors").study_images(folder, 32, tmp_path / "cache", 6, ["Background"], 0)
+
+
+def test_images_that_cannot_be_had_are_named_before_any_training(tool, tmp_path: Path) -> None:
+    packed = tool("image_tensors").packed
+    folder = class_folders(tmp_path / "data", {"ants": 3})
+    (folder / "ants" / "1.png").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=r"1\.png can't be read as an image: replace it or take it out"):
+        packed(folder, "", 32, tmp_path / "cache")
+    with pytest.raises(FileNotFoundError, match="has no val/ or validation/: the study needs train/ and val/"):
+        packed(folder, "val", 32, tmp_path / "cache")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="has no images in folders of classes"):
+        packed(tmp_path / "empty", "", 32, tmp_path / "cache")
+    assert not (tmp_path / "cache").is_dir() or not list((tmp_path / "cache").iterdir())
+
+
+def test_mean_per_class_weighs_classes_not_images(tool) -> None:
+    assert tool("compare_report").mean_per_class([0, 0, 0, 1], [True, True, True, False]) == 50
+
+
 def test_mcnemar_is_the_exact_binomial_test(tool) -> None:
     generator = torch.Generator().manual_seed(0)
     first, second = (torch.rand(2, 500, generator=generator) < torch.tensor([[0.8], [0.72]])).tolist()
@@ -125,6 +174,8 @@ def test_whole_study_then_nothing_left_to_do(tool, tmp_path: Path, monkeypatch, 
     assert compare.main() == 0
     page = (tmp_path / "docs" / "results.md").read_text()
     assert "| Two | 1 |" in page
+    test = json.loads((tmp_path / "runs" / "one-seed0" / "test.json").read_text())
+    assert test["mean_per_class"] == pytest.approx(test["top1"])  # as many images in each class
     assert "| one | lr 0.01 |" in page
     assert (tmp_path / "docs" / "curves.png").stat().st_size > 1000
     chosen = yaml.safe_load((tmp_path / "runs" / "one-seed0" / "args.yaml").read_text())["lr"]
@@ -161,3 +212,14 @@ def test_errors_are_one_sentence(tool, tmp_path: Path, monkeypatch, capsys, extr
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert re.search(text, error)
+
+
+def test_a_study_without_its_start_weights_does_not_begin(tool, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.delenv("STUDY_WEIGHTS", raising=False)
+    config = write_study(tmp_path / "s.yaml", keys={**STUDY["keys"], "model_kwargs": {"start": "photos"}})
+    command = ["compare.py", str(config), "--data-dir", "gone", "--output", str(tmp_path / "runs")]
+    for extra, text in (([], "starts from the weights 'photos'.* --weights"), (["--weights", "w"], "no .*photos")):
+        monkeypatch.setattr(sys, "argv", [*command, *extra])
+        assert tool("compare").main() == 1
+        assert re.search(text, capsys.readouterr().err)
+    assert not (tmp_path / "runs").exists()

