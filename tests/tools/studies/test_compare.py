@@ -161,3 +161,108 @@ def test_errors_are_one_sentence(tool, tmp_path: Path, monkeypatch, capsys, extr
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert re.search(text, error)
+
+
+def flat_folder(root: Path, classes: int = 3, per_class: int = 12) -> Path:
+    """Class folders beside each other, as Caltech-101's, and one to leave out."""
+    made = image_folder(root / "made", train=per_class, validation=1, classes=classes)
+    flat = root / "flat"
+    (made / "train").rename(flat)
+    (flat / "c0").rename(flat / "zebra")
+    (flat / "background").mkdir()
+    (flat / "background" / "0.png").write_bytes(b"no image")
+    return flat
+
+
+def test_a_draw_of_images_per_class(tool, tmp_path: Path) -> None:
+    tensors = tool("image_tensors")
+    flat = flat_folder(tmp_path)
+    draws = [tensors.study_images(flat, 16, tmp_path / "cache", 8, ("background",), seed) for seed in (0, 1, 0)]
+    for (train, train_targets), (test, test_targets) in draws:
+        assert torch.bincount(train_targets).tolist() == [8, 8, 8]
+        assert torch.bincount(test_targets).tolist() == [4, 4, 4]
+        every = {image.numpy().tobytes() for image in torch.cat((train, test))}
+        assert len(every) == 36  # no image is in both
+    assert torch.equal(draws[0][0][0], draws[2][0][0])
+    assert not torch.equal(draws[0][0][0], draws[1][0][0])
+    with pytest.raises(ValueError, match="class 0 has 12 images, "):
+        tensors.study_images(flat, 16, tmp_path / "cache", 12, ("background",), 0)
+
+
+def test_mean_per_class_weighs_classes_alike(tool) -> None:
+    mean = tool("compare_report").mean_per_class([0, 0, 0, 0, 1], [True, True, True, False, False])
+    assert mean == pytest.approx(37.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"data": {"pixels": 8, "train_per_class": 1}}, "train_per_class must be 2 or more images, got 1"),
+        ({"data": {"pixels": 8, "colours": 1}}, "unknown key colours; known are pixels"),
+        ({"runs": {"a": {"tuned_as": "b"}}}, "run a is tuned as 'b', which"),
+    ],
+)
+def test_bad_draw_is_refused(tool, tmp_path: Path, changes, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        tool("study_config").read_study(write_study(tmp_path / "s.yaml", **changes))
+
+
+def test_fine_tuning_study(tool, tmp_path: Path, monkeypatch) -> None:
+    import timm
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    backbone = timm.create_model("mobilenetv2_100", num_classes=7)
+    (tmp_path / "weights" / "start").mkdir(parents=True)
+    save_file(backbone.state_dict(), tmp_path / "weights" / "start" / "model.safetensors")
+    keys = {**STUDY["keys"], "model": "started_mobilenetv2_gcp", "model_kwargs": {"start": "start"}, "epochs": 1}
+    config = write_study(
+        tmp_path / "toy.yaml",
+        modules=["started"],
+        data={"pixels": 32, "held_out": 0.25, "train_per_class": 8, "exclude": ["background"]},
+        keys=keys,
+        tune=None,
+        runs={
+            "gap": {"keys": {"gp": "avg"}, "tune": {"lr": [0.01, 0.02]}},
+            "gcp": {
+                "keys": {"model_kwargs": {"start": "start", "reduce_dim": 8}},
+                "tuned_as": "gap",
+                "against": "gap",
+            },
+        },
+    )
+    command = ["compare.py", str(config), "--data-dir", str(flat_folder(tmp_path)), "--output", str(tmp_path / "runs")]
+    monkeypatch.setenv("PYTHONPATH", f"{TOOLS.parents[1]}:{TOOLS}")
+    monkeypatch.setattr(
+        sys, "argv", [*command, "--weights", str(tmp_path / "weights"), "--docs", str(tmp_path / "docs")]
+    )
+    assert tool("compare").main() == 0
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert "Mean per class" in page
+    rates = {
+        run: yaml.safe_load((tmp_path / "runs" / f"{run}-seed0" / "args.yaml").read_text())["lr"]
+        for run in ("gap", "gcp")
+    }
+    assert rates["gap"] == rates["gcp"]
+
+
+def test_start_weights(tool, tmp_path: Path, monkeypatch) -> None:
+    import timm
+    from safetensors.torch import save_file
+
+    started = tool("started")
+    monkeypatch.delenv(started.VARIABLE, raising=False)
+    with pytest.raises(ValueError, match="starts from the weights 'start': name the folder"):
+        timm.create_model("started_mobilenetv2_gcp", start="start")
+    monkeypatch.setenv(started.VARIABLE, str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="--weights names a folder with the weight folder start"):
+        timm.create_model("started_mobilenetv2_gcp", start="start")
+    state = timm.create_model("mobilenetv2_100", num_classes=7).state_dict()
+    (tmp_path / "start").mkdir()
+    save_file(state, tmp_path / "start" / "model.safetensors")
+    model = timm.create_model("started_mobilenetv2_gcp", start="start", reduce_dim=8)
+    assert torch.equal(model.state_dict()["conv_head.weight"], state["conv_head.weight"])
+    del state["conv_head.weight"]
+    save_file(state, tmp_path / "start" / "model.safetensors")
+    with pytest.raises(ValueError, match=r"is not of this backbone: conv_head\.weight"):
+        timm.create_model("started_mobilenetv2_gcp", start="start", reduce_dim=8)
