@@ -223,3 +223,66 @@ def test_a_study_without_its_start_weights_does_not_begin(tool, tmp_path: Path, 
         assert tool("compare").main() == 1
         assert re.search(text, capsys.readouterr().err)
     assert not (tmp_path / "runs").exists()
+
+
+def flat_folder(root: Path, classes: int = 3, per_class: int = 12) -> Path:
+    """Class folders beside each other, as Caltech-101's, and one to leave out."""
+    made = image_folder(root / "made", train=per_class, validation=1, classes=classes)
+    flat = root / "flat"
+    (made / "train").rename(flat)
+    (flat / "c0").rename(flat / "zebra")
+    (flat / "background").mkdir()
+    (flat / "background" / "0.png").write_bytes(b"no image")
+    return flat
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"data": {"pixels": 8, "train_per_class": 1}}, "train_per_class must be 2 or more images, got 1"),
+        ({"data": {"pixels": 8, "colours": 1}}, "unknown key colours; known are pixels"),
+        ({"runs": {"a": {"tuned_as": "b"}}}, "run a is tuned as 'b', which"),
+    ],
+)
+def test_bad_draw_is_refused(tool, tmp_path: Path, changes, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        tool("study_config").read_study(write_study(tmp_path / "s.yaml", **changes))
+
+
+def test_fine_tuning_study(tool, tmp_path: Path, monkeypatch) -> None:
+    import timm
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    backbone = timm.create_model("mobilenetv2_100", num_classes=7)
+    (tmp_path / "weights" / "start").mkdir(parents=True)
+    save_file(backbone.state_dict(), tmp_path / "weights" / "start" / "model.safetensors")
+    keys = {**STUDY["keys"], "model": "started_mobilenetv2_gcp", "model_kwargs": {"start": "start"}, "epochs": 1}
+    config = write_study(
+        tmp_path / "toy.yaml",
+        modules=["started"],
+        data={"pixels": 32, "held_out": 0.25, "train_per_class": 8, "exclude": ["background"]},
+        keys=keys,
+        tune=None,
+        runs={
+            "gap": {"keys": {"gp": "avg"}, "tune": {"lr": [0.01, 0.02]}},
+            "gcp": {
+                "keys": {"model_kwargs": {"start": "start", "reduce_dim": 8}},
+                "tuned_as": "gap",
+                "against": "gap",
+            },
+        },
+    )
+    command = ["compare.py", str(config), "--data-dir", str(flat_folder(tmp_path)), "--output", str(tmp_path / "runs")]
+    monkeypatch.setenv("PYTHONPATH", f"{TOOLS.parents[1]}:{TOOLS}")
+    monkeypatch.setattr(
+        sys, "argv", [*command, "--weights", str(tmp_path / "weights"), "--docs", str(tmp_path / "docs")]
+    )
+    assert tool("compare").main() == 0
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert "Mean per class" in page
+    rates = {
+        run: yaml.safe_load((tmp_path / "runs" / f"{run}-seed0" / "args.yaml").read_text())["lr"]
+        for run in ("gap", "gcp")
+    }
+    assert rates["gap"] == rates["gcp"]
