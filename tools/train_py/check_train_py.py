@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import scale_checks  # noqa: F401  (enters the checks of several machines and of large data)
 import script_checks  # noqa: F401  (enters the checks of timm's other scripts)
 from train_py_bench import Bench, CheckFailed
 from train_py_checks import CHECKS
