@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from timm_gcp.common.device import pick_device
+from timm_gcp.common.device import autocast, pick_device
 from timm_gcp.inference.options import data_options
 from timm_gcp.weights.rebuild import create, rebuild, resolve_data
 from timm_gcp.weights.record import Record
@@ -84,9 +84,9 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
     model = model.to(device).eval()
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    autocast = torch.autocast(device.type, dtype=getattr(torch, args.amp_dtype)) if args.amp else nullcontext()
+    context = autocast(device, args.amp, args.amp_dtype)
     names = record.label_names or label_names(model, getattr(args, "dataset", None) or record.dataset)
-    return Loaded(model, name, record.data_config, names, device, autocast, record.dataset, record.class_map, epoch)
+    return Loaded(model, name, record.data_config, names, device, context, record.dataset, record.class_map, epoch)
 
 
 def label_names(model: Any, dataset: str | None = None) -> tuple[str, ...] | None:
