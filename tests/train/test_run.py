@@ -364,11 +364,12 @@ def test_several_processes_and_missing_cuda(monkeypatch):
 
 
 def test_fast_kernels_are_for_cuda(monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    matmul, cudnn = argparse.Namespace(allow_tf32=False), argparse.Namespace(benchmark=False)
+    monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    monkeypatch.setattr(torch.backends, "cudnn", cudnn)
     for name in ("cpu", "cuda"):
         device.fast_kernels(torch.device(name))
-        assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.benchmark == (name == "cuda")
+        assert matmul.allow_tf32 == cudnn.benchmark == (name == "cuda")
 
 
 def test_older_timm_that_knows_no_such_schedule(monkeypatch):
