@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from timm.models import clean_state_dict
 from timm.task import TrainingTask
-from timm.utils import NativeScaler
+from timm.utils import NativeScaler, unwrap_model
 from torch import Tensor
 
 from timm_gcp.weights.checkpoint import read_checkpoint
@@ -52,7 +52,7 @@ def resume(
         ValueError: Not a training checkpoint, or without optimizer state.
     """
     checkpoint = load_checkpoint(path)
-    task.load_checkpoint_state(clean_state_dict(checkpoint["state_dict"]), checkpoint.get("task_state"))
+    unwrap_model(task.get_eval_model()).load_state_dict(clean_state_dict(checkpoint["state_dict"]))
     if optimizer is not None:
         if "optimizer" not in checkpoint:
             raise ValueError(f"{str(path)!r} holds no optimizer state: add --no-resume-opt to resume the weights only.")
