@@ -13,8 +13,9 @@ from platform import python_version
 
 from timm_gcp import __version__
 
-# subcommand -> (module, one-line help). A command module has two functions:
-# `add_arguments(parser)` declares its options, `main(args)` runs it and returns the exit status.
+# subcommand -> (module, one-line help). A command module has two functions: `add_arguments(parser)` declares its
+# options, `main(args)` runs it and returns the exit status. The models are registered before `main`, unless a third
+# function, `needs_models(args)`, says that it makes none: the command can then do without torch.
 COMMANDS = {
     "quickstart": ("timm_gcp.commands.quickstart", "train GAP and GCP twins on real digits and compare them"),
     "train": ("timm_gcp.commands.train", "run a recipe with timm's own parts"),
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=_version())
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = argv[0] if argv else ""
-    run = None
+    module = None
     for name, (module_name, summary) in COMMANDS.items():
         sub = subparsers.add_parser(
             name, help=summary, description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -47,12 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name == chosen:
             module = importlib.import_module(module_name)
             module.add_arguments(sub)
-            run = module.main
     args = parser.parse_args(argv)
-    if run is None:  # argparse has already reported an unknown command
+    if module is None:  # argparse has already reported an unknown command
         return 2
     try:
-        status = int(run(args) or 0)
+        if getattr(module, "needs_models", lambda args: True)(args):
+            importlib.import_module("timm_gcp.models")
+        status = int(module.main(args) or 0)
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # the reader has gone, as in `| head -1`

@@ -22,7 +22,7 @@ from timm.data import dataset_factory
 from timm.scheduler import scheduler_factory
 from timm.utils import CheckpointSaver, unwrap_model
 
-import timm_gcp  # noqa: F401  (registers the models)
+import timm_gcp.models  # noqa: F401  (registers them)
 from timm_gcp.schedules.scheduler import create
 from timm_gcp.schedules.spec import is_ours
 from timm_gcp.weights.classes import classes_of

@@ -266,6 +266,19 @@ def test_schedule_warms_up_and_falls_at_8_and_11():
     assert Schedule(0.1, [], 0.1, 0)(0, 0) == 0.1
 
 
+def test_schedule_is_torchs_linear_and_multi_step():
+    """torch's need a state in the checkpoint, the closed form none: so runs resume from files of any age."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
+    warmup = torch.optim.lr_scheduler.LinearLR(optimizer, 0.001, total_iters=7)
+    falls = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2 * 5, 3 * 5], 0.1)
+    rate = Schedule(0.01, [2, 3], 0.1, 7)
+    for step in range(20):
+        assert rate(step // 5, step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+        optimizer.step()
+        warmup.step()
+        falls.step()
+
+
 def test_order_depends_on_seed_epoch_and_process(data):
     files = split_files(options(data, ""), "train")
     dataset = CocoDataset(files.annotations, files.images)

@@ -27,7 +27,7 @@ MODELS = {
 }
 # From the bottom up: a module of the import path may import those of earlier lines and of its own only.
 LAYERS = [
-    ["common", "common.messages", "common.data_config"],
+    ["common", "common.messages", "common.data_config", "common.program"],
     [f"ops{name}" for name in ("", ".choice", ".centring", ".eigh", ".newton_schulz", ".precision", ".triangle")],
     ["ops.scalar_functions"],
     ["ops.products", "ops.spectral", "ops.scalar_check"],
@@ -54,6 +54,7 @@ WEIGHTS = {
     "weights.layouts",
     "weights.resolve",
     "weights.store",
+    "weights.timm_cfgs",
     "weights.triangle_order",
 }
 

@@ -32,6 +32,7 @@ COVERED_BY: dict[str, str] = {
     "functional.py": "functional/test_functional.py",
     "inference/export_onnx.py": "commands/test_export.py",
     "inference/model.py": "inference/test_evaluate.py",
+    "inference/options.py": "integration/test_round_trip.py",
     "landscape/plot.py": "landscape/test_landscape.py",
     "landscape/point.py": "landscape/test_landscape.py",
     "landscape/probe.py": "landscape/test_landscape.py",
@@ -77,6 +78,7 @@ COVERED_BY: dict[str, str] = {
     "weights/resolve.py": "weights/test_store.py",
     "weights/sanity.py": "integration/test_import.py",
     "weights/source.py": "integration/test_round_trip.py",
+    "weights/timm_cfgs.py": "weights/test_catalog.py",
     "weights/triangle_order.py": "weights/test_layouts.py",
 }
 

@@ -18,11 +18,11 @@ from robustness_sets import SIZE, classifier, pixels, write_clip, write_fashion_
 
 import timm_gcp  # noqa: F401 - registers the models
 from timm_gcp.cli import main
+from timm_gcp.common.files import file_sha256
 from timm_gcp.robustness import figures
 from timm_gcp.robustness import run as command
 from timm_gcp.robustness.corruptions import SEVERITIES, TEST_CORRUPTIONS
 from timm_gcp.robustness.perturbations import TEST_PERTURBATIONS
-from timm_gcp.robustness.results import file_hash
 from timm_gcp.robustness.sources import Framing
 
 COMMON = ["--device", "cpu", "--workers", "0", "--num-classes", "2"]
@@ -250,4 +250,4 @@ def test_models_of_one_run_must_fit_together():
 
 
 def test_checkpoints_are_told_apart_by_content(weights):
-    assert file_hash(weights[0]) != file_hash(weights[1])
+    assert file_sha256(weights[0]) != file_sha256(weights[1])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from timm.scheduler import StepLRScheduler
 
 from timm_gcp.schedules.curves import TABLE_3, Polynomial
 from timm_gcp.schedules.scheduler import ClosedFormScheduler, create
@@ -200,3 +201,15 @@ def test_bad_settings_of_the_factory(settings, message):
 def test_bad_settings_of_the_scheduler(settings, message):
     with pytest.raises(ValueError, match=message):
         ClosedFormScheduler(make_optimizer(), Polynomial(), **settings)
+
+
+@pytest.mark.parametrize(
+    "sched, step", [("gcp_steps:every=3,factor=0.5", (3, 0.5)), ("gcp_exp:rate=0.9", (1, 0.9))], ids=["steps", "exp"]
+)
+def test_steps_are_timms(sched, step):
+    """Per epoch they are `--sched step`; the names stay for what that lacks: `:stretch`, and the rows of Table 3."""
+    ours, _ = create(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1), sched, num_epochs=9)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    theirs = StepLRScheduler(optimizer, decay_t=step[0], decay_rate=step[1])
+    for epoch in range(9):
+        assert ours._get_lr(epoch) == pytest.approx(theirs._get_lr(epoch), rel=1e-12)

@@ -245,16 +245,6 @@ def test_our_schedules_are_found(data, tmp_path):
     assert result.rows[0]["lr"] == pytest.approx(0.25) and result.rows[1]["lr"] == pytest.approx(0.0)
 
 
-def test_same_numbers_without_timms_task(data, tmp_path, monkeypatch):
-    theirs = run(data, tmp_path / "a", model_ema=True)
-    monkeypatch.setattr(train_task, "_TimmTask", None)
-    ours = run(data, tmp_path / "b", model_ema=True)
-    assert ours.rows == theirs.rows
-    task = train_task.make_task(nn.Linear(2, 2), nn.CrossEntropyLoss(), torch.device("cpu"))
-    task.compile(backend="eager")
-    assert isinstance(task, train_task.PlainTask) and hasattr(task.get_eval_model(), "_orig_mod")
-
-
 # resuming and watching
 
 
@@ -367,8 +357,19 @@ def test_several_processes_and_missing_cuda(monkeypatch):
         device.pick_device("cuda")
     assert device.pick_device(None).type == "cpu"
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"runs in one process: start timm's train\.py with torchrun"):
+    with pytest.raises(ValueError, match="this command runs in one process, not in 2: start it without torchrun"):
         device.pick_device("cpu")
+    with pytest.raises(ValueError, match=r"train runs in one process: start timm's train\.py with torchrun"):
+        train(resolve_args(None, {}))
+
+
+def test_fast_kernels_are_for_cuda(monkeypatch):
+    matmul, cudnn = argparse.Namespace(allow_tf32=False), argparse.Namespace(benchmark=False)
+    monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    monkeypatch.setattr(torch.backends, "cudnn", cudnn)
+    for name in ("cpu", "cuda"):
+        device.fast_kernels(torch.device(name))
+        assert matmul.allow_tf32 == cudnn.benchmark == (name == "cuda")
 
 
 def test_older_timm_that_knows_no_such_schedule(monkeypatch):

@@ -21,6 +21,7 @@ from timm_gcp.schedules.spec import schedule_names
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights.architectures import STOCK
 from timm_gcp.weights.authors import PAPER
+from timm_gcp.weights.timm_cfgs import default_cfgs, folder_cfg
 
 ROOT = Path(__file__).parents[2]
 RELEASED = {row["name"]: row for row in json.loads((synthetic.HERE / "checkpoints.json").read_text())}
@@ -97,7 +98,7 @@ def test_recipes_and_schedules_exist() -> None:
 
 def test_stock_architectures_are_timms_own() -> None:
     assert all(timm.is_model(name) for name in STOCK)
-    assert not set(STOCK) & set(table.default_cfgs())
+    assert not set(STOCK) & set(default_cfgs())
 
 
 def test_hub_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +111,7 @@ def test_hub_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_published_entries_name_their_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "ON_THE_HUB", frozenset({"resnet18_gcp.fast_in1k"}))
-    cfgs = table.default_cfgs()["resnet18_gcp"]
+    cfgs = default_cfgs()["resnet18_gcp"]
     assert cfgs.cfgs["fast_in1k"].hf_hub_id == "timm-gcp/resnet18_gcp.fast_in1k"
     assert cfgs.tags[0] == "norm_in1k" and cfgs.cfgs["norm_in1k"].hf_hub_id is None
 
@@ -132,13 +133,13 @@ def test_bundled_weights_become_tags(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (folder / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(table, "BUNDLED", tmp_path)
     assert table.bundled_names() == ["resnet18_gcp.tiny_fmnist"]
-    cfgs = table.default_cfgs()["resnet18_gcp"]
+    cfgs = default_cfgs()["resnet18_gcp"]
     assert cfgs.tags[0] == "norm_in1k", "the default stays"
     bundled = cfgs.cfgs["tiny_fmnist"]
     assert bundled.num_classes == 10 and bundled.input_size == (1, 28, 28) and list(bundled.label_names) == labels
     assert bundled.file == str(folder / "model.safetensors") and bundled.source is None
     with pytest.raises(FileNotFoundError, match=r"config\.json|Config file not found"):
-        table.folder_cfg(tmp_path)
+        folder_cfg(tmp_path)
     monkeypatch.setattr(table, "BUNDLED", tmp_path / "none")
     assert table.bundled_names() == []
 

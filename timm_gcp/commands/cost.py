@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from timm_gcp.commands.options import add_shared, check_at_least
-from timm_gcp.common.device import pick_device
+from timm_gcp.common.device import fast_kernels, pick_device
 from timm_gcp.inference.cost import PAPER_KWARGS, PAPER_MODELS, WHY, Cost, check_pair, measure, table, twin
 from timm_gcp.weights.source import read_source
 
@@ -55,6 +55,7 @@ def main(args: argparse.Namespace) -> int:
         args.img_size = max((record.data_config if record else {}).get("input_size", (3, 224, 224))[1:])
     check_at_least(args, 1, "img_size", "batch_size", "repeats")
     device = pick_device(args.device)
+    fast_kernels(device)
     if record is not None:
         cost = measure(record.architecture, device, model_args=record.model_args, **_plan(args))
         return _print([cost], args, f"{args.checkpoint} with {record.model_args}", False)

@@ -9,7 +9,8 @@ from pathlib import Path
 from timm_gcp.commands.options import add_shared, check_weights
 from timm_gcp.common.files import write_text
 from timm_gcp.inference.export_onnx import export_onnx
-from timm_gcp.inference.model import add_model_arguments, load_model
+from timm_gcp.inference.model import load_model
+from timm_gcp.inference.options import add_model_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

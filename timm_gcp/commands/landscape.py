@@ -31,7 +31,7 @@ _EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the three subcommands."""
     from timm_gcp.commands.train import add_arguments as add_train_arguments
-    from timm_gcp.inference.model import add_model_arguments
+    from timm_gcp.inference.options import add_model_arguments
 
     parser.epilog = _EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -16,7 +16,8 @@ from timm_gcp.datasets.class_map import names_of, read_class_map
 from timm_gcp.inference.annotate import annotate, annotated_names
 from timm_gcp.inference.classes import check_classifier, check_num_classes
 from timm_gcp.inference.images import find_images
-from timm_gcp.inference.model import add_model_arguments, load_model
+from timm_gcp.inference.model import load_model
+from timm_gcp.inference.options import add_model_arguments
 from timm_gcp.inference.predict import as_csv, format_table, predict
 
 

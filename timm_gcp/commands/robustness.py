@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from timm_gcp.commands.options import add_shared
-from timm_gcp.inference.model import add_model_arguments
+from timm_gcp.inference.options import add_model_arguments
 from timm_gcp.robustness.corruptions import ALL_CORRUPTIONS, SEVERITIES
 from timm_gcp.robustness.perturbations import DIFFICULTIES
 from timm_gcp.robustness.run import run

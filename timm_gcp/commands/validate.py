@@ -19,7 +19,8 @@ from timm_gcp.common.files import write_text
 from timm_gcp.common.messages import counted
 from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
 from timm_gcp.inference.evaluate import class_table, compare, confusion_matrix, per_class, validate
-from timm_gcp.inference.model import Loaded, add_model_arguments, load_model
+from timm_gcp.inference.model import Loaded, load_model
+from timm_gcp.inference.options import add_model_arguments
 from timm_gcp.plots.confusion import draw_confusion
 from timm_gcp.weights.source import read_source
 

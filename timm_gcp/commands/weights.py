@@ -8,17 +8,16 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from timm_gcp.inference.model import add_data_arguments, data_options
+from timm_gcp.inference.options import add_data_arguments, data_options
 from timm_gcp.weights import catalog as table
-from timm_gcp.weights import drive, hub, store
-from timm_gcp.weights.importing import Imported, import_file
+from timm_gcp.weights import store
 from timm_gcp.weights.listing import rows
-from timm_gcp.weights.rebuild import ORDERS
-from timm_gcp.weights.source import read_source
+
+# Whatever imports torch is imported where it is used, so that `list` answers at once.
+if TYPE_CHECKING:
+    from timm_gcp.weights.importing import Imported
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -70,7 +69,7 @@ def _conversion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--val-split", default="validation", metavar="NAME", help="its split (validation)")
     parser.add_argument("--ema", action="store_true", help="take the averaged weights of a training checkpoint")
     parser.add_argument(
-        "--triangle-order", choices=ORDERS, default="auto", help="order of the upper triangle in the file"
+        "--triangle-order", choices=table.ORDERS, default="auto", help="order of the upper triangle in the file"
     )
     parser.add_argument("--model-kwargs", nargs="*", default=[], metavar="KEY=VALUE", help="such as reduce_dim=64")
     parser.add_argument("--force", action="store_true", help="replace what is there")
@@ -80,6 +79,11 @@ def main(args: argparse.Namespace) -> int:
     """Run the subcommand; the exit status."""
     run = {"list": _list, "import": _import, "fetch": _fetch, "export": _export, "push": _push}
     return run[args.weights_command](args)
+
+
+def needs_models(args: argparse.Namespace) -> bool:
+    """Whether the subcommand makes models, for which they must be registered: all but `list`."""
+    return bool(args.weights_command != "list")
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -115,6 +119,8 @@ def _import(args: argparse.Namespace) -> int:
     path = args.checkpoint or args.path
     if path is None:
         raise ValueError("which checkpoint? Name its file, or its run's folder.")
+    from timm_gcp.weights.importing import import_file
+
     result = import_file(path, args.name, **_options(args))
     _report(result)
     return 0
@@ -136,6 +142,7 @@ def _accuracy_check(args: argparse.Namespace) -> Any:
     """A comparison of two models on an image folder, that prints the accuracy of both."""
     from contextlib import nullcontext
 
+    import torch
     from timm.data import resolve_data_config
 
     from timm_gcp.inference.evaluate import validate
@@ -160,6 +167,9 @@ def _fetch(args: argparse.Namespace) -> int:
     if store.find(args.name) is not None and not args.force:
         print(f"{args.name} is on this machine already: {store.find(args.name)}. --force downloads it again.")
         return 0
+    from timm_gcp.weights import drive
+    from timm_gcp.weights.importing import import_file
+
     path = drive.download(args.name, args.url)
     _report(import_file(path, args.name, replace=args.force))
     print(f"The download can be removed: {path}")
@@ -167,6 +177,11 @@ def _fetch(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
+    import torch
+
+    from timm_gcp.weights.importing import import_file
+    from timm_gcp.weights.source import read_source
+
     model, path = args.model, args.checkpoint or args.path
     if path is None and model is not None and Path(model).exists():
         model, path = None, model
@@ -193,6 +208,9 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _push(args: argparse.Namespace) -> int:
+    from timm_gcp.weights import hub
+    from timm_gcp.weights.importing import import_file
+
     with tempfile.TemporaryDirectory() as scratch:
         folder, data = None, data_options(args)
         if args.checkpoint:

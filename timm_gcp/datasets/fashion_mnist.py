@@ -6,10 +6,11 @@ The set (Xiao et al. 2017, MIT licence): 60,000 training and 10,000 test images,
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import shutil
 from pathlib import Path
+
+from timm_gcp.common.files import file_sha256
 
 FASHION_MNIST_CLASSES = (
     "T-shirt/top",
@@ -69,7 +70,7 @@ def prepare_fashion_mnist(root: str | Path, source: str | Path | None = None) ->
             _unpack(packed, raw / name)
     for name, digest in FASHION_MNIST_FILES.items():
         if not _is_right(raw / name, digest):
-            found = _sha256(raw / name) if (raw / name).is_file() else "nothing"
+            found = file_sha256(raw / name) if (raw / name).is_file() else "nothing"
             raise RuntimeError(
                 f"{str(raw / name)!r} is damaged (sha256 {found}, not {digest}): delete it and its source. {_HELP}"
             )
@@ -96,9 +97,5 @@ def _unpack(packed: Path, target: Path) -> None:
     os.replace(partial, target)
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()  # 47 MB at most
-
-
 def _is_right(path: Path, digest: str) -> bool:
-    return path.is_file() and _sha256(path) == digest
+    return path.is_file() and file_sha256(path) == digest

@@ -1,4 +1,8 @@
-"""Detections drawn on images: boxes, names, scores and masks."""
+"""Detections drawn on images: boxes, names, scores and masks.
+
+torchvision draws boxes and masks. Labels are placed here, where they cover neither each other nor, if there is room,
+the object; torchvision's overlap, and have no ground of their own in its older releases.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torchvision.transforms.functional import to_pil_image
-from torchvision.utils import draw_segmentation_masks
+from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
 
 from timm_gcp.common.files import replacing
 
@@ -69,14 +73,15 @@ def draw_detections(
         str((names or {}).get(int(labels[i]), int(labels[i]))) + ("" if scores is None else f" {float(scores[i]):.2f}")
         for i in kept
     ]
-    picture = to_pil_image(pixels)
+    scaled = boxes[kept] * scale
+    frames = torch.cat([scaled[:, :2], torch.maximum(scaled[:, :2], scaled[:, 2:] - 1)], dim=1)  # of the last pixels
+    picture = to_pil_image(draw_bounding_boxes(pixels, frames, colors=colors, width=LINE_WIDTH))
     draw = ImageDraw.Draw(picture)
-    scaled = (boxes[kept] * scale).tolist()
-    for (x1, y1, x2, y2), color in zip(scaled, colors, strict=True):
-        draw.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=color, width=LINE_WIDTH)
     placed: list[Area] = []
     font = ImageFont.load_default(max(FONT_SIZE, min(picture.size) // 36))
-    for box, text, color in zip(scaled, texts, colors, strict=True):  # after all frames, which would cross them
+    for box, text, color in zip(
+        scaled.tolist(), texts, colors, strict=True
+    ):  # after all frames, which would cross them
         _, _, width, height = font.getbbox(text)
         area = label_area(box, width + 2 * LINE_WIDTH, height + 2 * LINE_WIDTH, picture.size, placed)
         placed.append(area)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler, Subset
 from tqdm import tqdm
 
+from timm_gcp.common.device import autocast
 from timm_gcp.detection.coco_data import CocoDataset, collate
 from timm_gcp.detection.coco_eval import coco_results
 
@@ -73,12 +74,12 @@ class Precision:
     def __init__(self, device: torch.device, amp: bool = False, dtype: str | None = None) -> None:
         self.device = device
         self.amp = amp
-        self.dtype = getattr(torch, dtype or ("float16" if device.type == "cuda" else "bfloat16"))
-        self.scaler = torch.amp.GradScaler(device.type, enabled=amp and self.dtype == torch.float16)
+        self.dtype = dtype or ("float16" if device.type == "cuda" else "bfloat16")
+        self.scaler = torch.amp.GradScaler(device.type, enabled=amp and self.dtype == "float16")
 
     def context(self) -> AbstractContextManager[Any]:
         """Context of a forward pass."""
-        return torch.autocast(self.device.type, self.dtype) if self.amp else nullcontext()
+        return autocast(self.device, self.amp, self.dtype)
 
 
 def train_loader(

@@ -1,4 +1,4 @@
-"""A model for inference from the command line: `--model`, `--pretrained`, `--checkpoint` and how its images are made.
+"""The model that a command's options name (see `inference.options`), in evaluation mode on its device.
 
 A checkpoint says how its model is made and fed; options override it, and what they override or what has to be assumed
 is said in a line on the standard error.
@@ -9,18 +9,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from timm_gcp.common.device import pick_device
+from timm_gcp.common.device import autocast, pick_device
+from timm_gcp.inference.options import data_options
 from timm_gcp.weights.rebuild import create, rebuild, resolve_data
-from timm_gcp.weights.record import Record, checked_data_config, read_data_config
+from timm_gcp.weights.record import Record
 from timm_gcp.weights.source import read_source
-
-_DATA = ("img_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")  # options of the data configuration
 
 
 @dataclass(frozen=True)
@@ -50,62 +49,8 @@ class Loaded:
     epoch: int | None = None
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that `load_model` reads."""
-    from timm.utils import ParseKwargs
-
-    group = parser.add_argument_group("model")
-    group.add_argument(
-        "--model", metavar="NAME", help="timm model, with tag if wanted, or local-dir:PATH, hf-hub:ORG/NAME"
-    )
-    group.add_argument(
-        "--checkpoint", metavar="PATH", help="weights: a run's folder (best, else last), a checkpoint, or safetensors"
-    )
-    group.add_argument("--use-ema", action="store_true", help="take the averaged weights of the checkpoint")
-    group.add_argument("--num-classes", type=int, metavar="N", help="classes, where the model's own number is wrong")
-    group.add_argument("--in-chans", type=int, metavar="N", help="image channels")
-    add_data_arguments(group)
-    group.add_argument(
-        "--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="further arguments, name=value"
-    )
-    group.add_argument("--device", metavar="NAME", help="device; cuda where there is one, else cpu")
-    group.add_argument("--channels-last", action="store_true", help="use the channels_last memory layout")
-    group.add_argument("--amp", action="store_true", help="mixed precision")
-    group.add_argument(
-        "--amp-dtype", default="float16", choices=["float16", "bfloat16"], help="type of mixed precision"
-    )
-
-
-def add_data_arguments(group: Any) -> None:
-    """Declare the options that say how images are prepared; `data_options` reads them."""
-    group.add_argument("--data-config", metavar="FILE", help="JSON or YAML file of timm's data configuration")
-    group.add_argument("--img-size", type=int, metavar="N", help="height and width of the input in pixels")
-    group.add_argument("--crop-pct", type=float, metavar="P", help="share of the image kept by the centre crop")
-    group.add_argument("--mean", type=float, nargs="+", metavar="M", help="mean of the pixels, per channel")
-    group.add_argument(
-        "--std", type=float, nargs="+", metavar="S", help="standard deviation of the pixels, per channel"
-    )
-    group.add_argument("--interpolation", metavar="NAME", help="resizing of images")
-
-
-def data_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Data configuration that the options give: the file's, then the single options.
-
-    Raises:
-        FileNotFoundError: No such file.
-        ValueError: A value of the wrong type or range.
-    """
-    path = getattr(args, "data_config", None)
-    found = read_data_config(path) if path else {}
-    given = {key: getattr(args, key, None) for key in _DATA}
-    found.update(checked_data_config({key: value for key, value in given.items() if value not in (None, "")}, "option"))
-    if given["img_size"] is not None:
-        found.pop("input_size", None)
-    return found
-
-
 def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
-    """Build the model that the options of `add_model_arguments` describe.
+    """Build the model that the options of `inference.options.add_model_arguments` describe.
 
     Args:
         args: Parsed options.
@@ -139,9 +84,9 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
     model = model.to(device).eval()
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    autocast = torch.autocast(device.type, dtype=getattr(torch, args.amp_dtype)) if args.amp else nullcontext()
+    context = autocast(device, args.amp, args.amp_dtype)
     names = record.label_names or label_names(model, getattr(args, "dataset", None) or record.dataset)
-    return Loaded(model, name, record.data_config, names, device, autocast, record.dataset, record.class_map, epoch)
+    return Loaded(model, name, record.data_config, names, device, context, record.dataset, record.class_map, epoch)
 
 
 def label_names(model: Any, dataset: str | None = None) -> tuple[str, ...] | None:

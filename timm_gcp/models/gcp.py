@@ -30,10 +30,10 @@ from timm_gcp.models.initial_values import init_model
 from timm_gcp.models.last_stage import LAST_STAGES as LAST_STAGES
 from timm_gcp.models.last_stage import set_last_stage
 from timm_gcp.models.shufflenetv2 import ShuffleNetV2
-from timm_gcp.weights.catalog import default_cfgs as _default_cfgs
 from timm_gcp.weights.layouts import checkpoint_filter_fn
 from timm_gcp.weights.resolve import weight_source
 from timm_gcp.weights.store import stored_folders
+from timm_gcp.weights.timm_cfgs import default_cfgs as _default_cfgs
 
 _BATCH_NORM = {"bn_momentum": "momentum", "bn_eps": "eps"}  # keyword: attribute of a layer
 _HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps", "iteration_dtype", "init")

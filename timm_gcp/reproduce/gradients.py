@@ -133,7 +133,8 @@ def _folder(backbone: str, setup: Setup) -> Path:
 
 def _measurement(backbone: str, setup: Setup) -> Callable[[], None]:
     def measure() -> None:
-        from timm_gcp.inference.model import add_model_arguments, load_model
+        from timm_gcp.inference.model import load_model
+        from timm_gcp.inference.options import add_model_arguments
 
         parser = argparse.ArgumentParser()
         add_model_arguments(parser)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from timm_gcp.common.device import pick_device
+from timm_gcp.common.device import autocast, pick_device
 from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
 from timm_gcp.inference.model import Loaded, load_model
 from timm_gcp.weights.source import find_checkpoint, read_source
@@ -133,8 +133,6 @@ def _labels(names: list[str], checkpoints: list[str | None]) -> list[str]:
 
 
 def _load_torchvision(args: argparse.Namespace) -> Loaded:
-    from contextlib import nullcontext
-
     from torchvision import models
 
     from timm_gcp.weights.checkpoint import read_checkpoint
@@ -158,5 +156,5 @@ def _load_torchvision(args: argparse.Namespace) -> Loaded:
         "interpolation": args.interpolation or "bilinear",
         "crop_pct": args.crop_pct or 0.875,
     }
-    autocast = torch.autocast(device.type, dtype=getattr(torch, args.amp_dtype)) if args.amp else nullcontext()
-    return Loaded(model.to(device).eval(), args.model, config, None, device, autocast)
+    context = autocast(device, args.amp, args.amp_dtype)
+    return Loaded(model.to(device).eval(), args.model, config, None, device, context)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from importlib import resources
@@ -12,15 +11,6 @@ from typing import Any
 from timm_gcp.common.files import write_text
 
 ALEXNET = "alexnet"  # name of the baseline that the package holds
-
-
-def file_hash(path: str | Path) -> str:
-    """Return the SHA-256 of a file, hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def result_path(output: Path, benchmark: str, label: str) -> Path:

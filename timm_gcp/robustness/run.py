@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from timm_gcp.common.files import write_text
+from timm_gcp.common.files import file_sha256, write_text
 from timm_gcp.common.messages import listed
 from timm_gcp.datasets.class_map import digest, read_class_map
 from timm_gcp.datasets.fashion_mnist import FASHION_MNIST_CLASSES
@@ -29,7 +29,6 @@ from timm_gcp.robustness.inference import Classifier, load_classifiers
 from timm_gcp.robustness.perturbations import EXTRA_PERTURBATIONS, TEST_PERTURBATIONS
 from timm_gcp.robustness.results import (
     ALEXNET,
-    file_hash,
     open_result,
     read_baseline,
     result_path,
@@ -208,7 +207,7 @@ def _settings(args: argparse.Namespace, classifier: Classifier, index: int) -> d
     """Return what decides a model's results, so that those of another run aren't taken for them."""
     return {
         "model": args.model[index],
-        "weights": file_hash(args.checkpoint[index]) if args.checkpoint else "pretrained",
+        "weights": file_sha256(args.checkpoint[index]) if args.checkpoint else "pretrained",
         "use_ema": args.use_ema,
         "model_kwargs": args.model_kwargs,
         "num_classes": classifier.num_classes,

@@ -121,7 +121,6 @@ def build_loaders(args: argparse.Namespace, data_config: dict[str, Any], device:
         "device": device,
         "use_prefetcher": not args.no_prefetcher,
         "num_workers": args.workers,
-        "persistent_workers": args.workers > 0,  # timm before 1.0.31 insists on them otherwise
     }
     collate, mixup = None, None
     if mixup_active(args):

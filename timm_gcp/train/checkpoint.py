@@ -1,90 +1,18 @@
-"""The parts of timm's training API that differ between timm releases: task, checkpoint saver, resuming."""
+"""Resuming a training run from a checkpoint of timm's saver."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import importlib
-import inspect
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from timm.models import clean_state_dict
-from timm.utils import CheckpointSaver, ModelEmaV3, NativeScaler, get_state_dict, unwrap_model
-from torch import Tensor, nn
+from timm.task import TrainingTask
+from timm.utils import NativeScaler, unwrap_model
+from torch import Tensor
 
 from timm_gcp.weights.checkpoint import read_checkpoint
-
-_TimmTask: Any = None
-with contextlib.suppress(ImportError):  # timm before 1.0.23 has no tasks
-    _TimmTask = importlib.import_module("timm.task").ClassificationTask
-
-
-class PlainTask(nn.Module):
-    """The methods of `timm.task.ClassificationTask` that training calls, for timm releases without them."""
-
-    def __init__(self, model: nn.Module, criterion: nn.Module, device: torch.device, verbose: bool = False):
-        super().__init__()
-        self.trainable_module: Any = model
-        self.criterion = criterion
-        self.device = device
-        self.ema: ModelEmaV3 | None = None
-
-    def forward(self, images: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Loss and logits of a batch."""
-        output = self.trainable_module(images)
-        return {"loss": self.criterion(output, target), "output": output}
-
-    def get_trainable_module(self, ema: bool = False) -> nn.Module | None:
-        """The model, or its moving average."""
-        return self.ema if ema else self.trainable_module
-
-    def get_eval_model(self, ema: bool = False) -> nn.Module | None:
-        """The model to validate."""
-        return self.get_trainable_module(ema)
-
-    def setup_ema(self, decay: float, use_warmup: bool = False) -> None:
-        """Start a moving average of the weights."""
-        self.ema = ModelEmaV3(self.trainable_module, decay=decay, use_warmup=use_warmup)
-
-    def update_ema(self, step: int | None = None) -> None:
-        """Fold the present weights into the average."""
-        if self.ema is not None:
-            self.ema.update(unwrap_model(self.trainable_module), step=step)
-
-    def compile(self, backend: str = "inductor", mode: str | None = None) -> None:  # type: ignore[override]
-        """Compile the model."""
-        self.trainable_module = torch.compile(self.trainable_module, backend=backend, mode=mode)
-
-    def get_checkpoint_state(self, ema: bool = False, unwrap_fn: Any = unwrap_model) -> dict[str, Any]:
-        """The model's entry of a checkpoint."""
-        model = self.get_eval_model(ema)
-        return {} if model is None else {"state_dict_ema" if ema else "state_dict": get_state_dict(model, unwrap_fn)}
-
-
-def make_task(model: nn.Module, criterion: nn.Module, device: torch.device) -> Any:
-    """timm's classification task, or `PlainTask` where timm has none with these methods."""
-    complete = _TimmTask is not None and hasattr(_TimmTask, "setup_ema") and hasattr(_TimmTask, "get_eval_model")
-    task_class = _TimmTask if complete else PlainTask
-    return task_class(model=model, criterion=criterion, device=device, verbose=False)
-
-
-def make_saver(task: Any, optimizer: Any, args: argparse.Namespace, folder: Path, **options: Any) -> CheckpointSaver:
-    """timm's checkpoint saver over a task, or over model and average where timm's saver takes no task."""
-    if "task" in inspect.signature(CheckpointSaver).parameters:
-        options["task"] = task
-    else:
-        options["model_ema"] = task.get_trainable_module(ema=True)
-    return CheckpointSaver(
-        model=task.get_trainable_module(),
-        optimizer=optimizer,
-        args=args,
-        checkpoint_dir=str(folder),
-        recovery_dir=str(folder),
-        **options,
-    )
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -106,7 +34,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def resume(
-    path: str | Path, task: Any, optimizer: torch.optim.Optimizer | None, scaler: NativeScaler | None
+    path: str | Path, task: TrainingTask, optimizer: torch.optim.Optimizer | None, scaler: NativeScaler | None
 ) -> tuple[int, dict[str, Tensor] | None]:
     """Load model, optimizer and loss scaler from a checkpoint of timm's saver.
 

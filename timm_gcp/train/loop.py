@@ -15,6 +15,7 @@ from timm.utils import NativeScaler, dispatch_clip_grad
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from timm_gcp.common.device import autocast
 from timm_gcp.train.build import Loaders
 from timm_gcp.train.callback import Callback
 from timm_gcp.train.progress import Progress
@@ -34,9 +35,8 @@ def make_precision(args: argparse.Namespace, device: torch.device) -> Precision:
     """Autocast and loss scaler that `amp` and `amp_dtype` ask for."""
     if not args.amp:
         return Precision()
-    dtype = getattr(torch, args.amp_dtype)
-    scaler = NativeScaler(device="cuda") if device.type == "cuda" and dtype == torch.float16 else None
-    return Precision(torch.autocast(device.type, dtype=dtype), scaler)
+    scaler = NativeScaler(device="cuda") if device.type == "cuda" and args.amp_dtype == "float16" else None
+    return Precision(autocast(device, True, args.amp_dtype), scaler)
 
 
 def updates_in(loaders: Loaders, args: argparse.Namespace) -> int:
@@ -146,9 +146,8 @@ def _backward(
     """Backward pass, and the optimizer's step when the update is complete."""
     second_order = getattr(optimizer, "is_second_order", False)
     parameters = None
-    if args.clip_grad is not None:  # agc leaves the classifier alone
-        parameters = list(task.get_trainable_module().parameters())
-        parameters = parameters[:-2] if "agc" in args.clip_mode else parameters
+    if args.clip_grad is not None:
+        parameters = task.get_clip_parameters(exclude_head=args.clip_mode == "agc")
     if scaler is not None:
         clip = {"clip_grad": args.clip_grad, "clip_mode": args.clip_mode, "parameters": parameters}
         scaler(loss, optimizer, **clip, create_graph=second_order, need_update=update_now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 import yaml
 
-from timm_gcp.common.device import pick_device
+from timm_gcp.common.device import fast_kernels, pick_device
 from timm_gcp.common.files import write_text
 from timm_gcp.train.build import (
     Loaders,
@@ -77,13 +78,17 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     """
     from timm.models import safe_model_name
     from timm.optim import create_optimizer_v2, optimizer_kwargs
-    from timm.utils import random_seed
+    from timm.task import ClassificationTask
+    from timm.utils import CheckpointSaver, random_seed
 
-    from timm_gcp.train.checkpoint import make_saver, make_task, resume
+    from timm_gcp.train.checkpoint import resume
 
     args = argparse.Namespace(**vars(args))
     _import_modules(args)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("timm-gcp train runs in one process: start timm's train.py with torchrun for several.")
     device = pick_device(args.device)
+    fast_kernels(device)
     args.device = str(device)
     if loaders is build_loaders:
         check_data(args)
@@ -95,7 +100,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     made = loaders(args, data_config, device)
     args.lr = resolve_rate(args)
     kept = _recorded(args, model, data_config, made)
-    task = make_task(model, build_criterion(args).to(device), device)
+    task = ClassificationTask(model, build_criterion(args), device=device, verbose=False)
     optimizer = create_optimizer_v2(task.get_trainable_module(), **optimizer_kwargs(cfg=args), **args.opt_kwargs)
     precision = make_precision(args, device)
 
@@ -108,7 +113,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     if args.model_ema:
         task.setup_ema(decay=args.model_ema_decay, use_warmup=args.model_ema_warmup)
         if averaged is not None:
-            task.get_trainable_module(ema=True).module.load_state_dict(averaged)
+            task.load_checkpoint_state(averaged, ema=True)
     if args.torchcompile:
         task.compile(backend=args.torchcompile, mode=args.torchcompile_mode)
 
@@ -124,10 +129,19 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "args.yaml", text)
     metric = args.eval_metric if made.val is not None else "loss"
-    options = {"amp_scaler": precision.scaler, "decreasing": metric == "loss", "max_history": args.checkpoint_hist}
-    saver = make_saver(task, optimizer, kept, folder, **options)
+    saver = CheckpointSaver(
+        model=model,
+        optimizer=optimizer,
+        args=kept,
+        amp_scaler=precision.scaler,
+        task=task,
+        checkpoint_dir=str(folder),
+        recovery_dir=str(folder),
+        decreasing=metric == "loss",
+        max_history=args.checkpoint_hist,
+    )
     if args.resume and Path(args.resume).resolve().parent == folder.resolve():
-        getattr(saver, "load_state_dict_from_checkpoint", lambda path: None)(args.resume)  # timm 1.0.31 on
+        saver.load_state_dict_from_checkpoint(args.resume)
     summary = Summary(folder / "summary.csv", start)
 
     run = Run(folder, model)

@@ -1,24 +1,21 @@
 """The table of published weights: which exist, where they come from, what they score, how they are to be fed.
 
-`WEIGHTS` maps `arch.tag` to a `Weights` entry, `BUNDLED_WEIGHTS` likewise what the package ships; `default_cfgs()`
+`WEIGHTS` maps `arch.tag` to a `Weights` entry, `BUNDLED_WEIGHTS` likewise what the package ships; `weights.timm_cfgs`
 turns the entries into what timm's registry wants. The tags name the schedule of training and the data: `norm_in1k` (the
-default), `fast_in1k`, `adju_in1k`, `adju_fmnist`. Importing this module loads no weights and asks no server.
+default), `fast_in1k`, `adju_in1k`, `adju_fmnist`. These are data: importing them loads neither weights nor torch.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import os
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from timm.models._hub import load_model_config_from_path
-from timm.models._pretrained import DefaultCfg, PretrainedCfg
-
-from timm_gcp.weights.architectures import ARCHITECTURES, OURS, Architecture
+from timm_gcp.weights.architectures import ARCHITECTURES, Architecture
+from timm_gcp.weights.architectures import OURS as OURS
 from timm_gcp.weights.authors import PAPER, ROWS
 from timm_gcp.weights.bundled import ROWS as BUNDLED_ROWS
 from timm_gcp.weights.bundled import Bundled
@@ -35,6 +32,8 @@ PAPER_ID = "arXiv:2003.11241"
 NO_LICENCE = "The authors' repository states no licence."
 # Naming of other code bases (see `weights.layouts`); none of these publishes its weights under a stated licence.
 THIRD_PARTY_LAYOUTS = ("authors", "fast-mpn-cov", "mobilenetv2")
+# Of the upper triangle in a classifier: `auto` finds out, the others say.
+ORDERS = ("auto", "row", "column")
 DEFAULT_TAG = "norm_in1k"
 SCHEDULES = {"LRnorm": "norm", "LRfast": "fast", "LRadju": "adju"}
 # Where the paper prints another curve than the released script runs, the recipes take the script's (docs/recipes.md).
@@ -173,47 +172,3 @@ def bundled_names() -> list[str]:
     if not BUNDLED.is_dir():
         return []
     return sorted(path.parent.name for path in BUNDLED.glob("*.*/config.json"))
-
-
-def folder_cfg(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Pretrained cfg of a weight folder, its weights named as `file`, and the model arguments that its model needs.
-
-    Raises:
-        FileNotFoundError: If the folder has no `config.json`.
-    """
-    cfg, arch, model_args = load_model_config_from_path(folder)
-    known = {key: tuple(value) if isinstance(value, list) else value for key, value in cfg.items()}
-    known = {
-        key: value for key, value in known.items() if key in PretrainedCfg.__dataclass_fields__ and key != "source"
-    }
-    return {**known, "architecture": arch, "file": str(folder / "model.safetensors")}, model_args
-
-
-def default_cfgs(stored: Mapping[str, Path] | None = None) -> dict[str, DefaultCfg]:
-    """timm's default cfgs of every architecture registered here: arch -> DefaultCfg with one cfg per tag.
-
-    `DEFAULT_TAG` comes first, which makes it the default. Bundled and stored weights come with their file, so that
-    `timm.list_pretrained` names them; the others have no source of their own: `timm_gcp.weights.resolve` finds them
-    when `pretrained=True` asks for them.
-
-    Args:
-        stored: Weight folders of the local store, by `arch.tag`. One that can't be read is passed over: loading it
-            says what is wrong.
-    """
-    defaults = {}
-    folders = {**{name: BUNDLED / name for name in bundled_names()}, **(stored or {})}
-    for arch in OURS:
-        cfgs = {}
-        for entry in (entry for entry in WEIGHTS.values() if entry.arch == arch):
-            repo = hub_id(entry.name, HUB_ORG) if entry.name in ON_THE_HUB else None
-            cfgs[entry.tag] = PretrainedCfg(**entry.pretrained_cfg(), hf_hub_id=repo)
-        for name, folder in folders.items():
-            if name.startswith(f"{arch}."):
-                try:
-                    cfgs[name.removeprefix(f"{arch}.")] = PretrainedCfg(**folder_cfg(folder)[0])
-                except (OSError, ValueError, KeyError, TypeError):
-                    if name not in (stored or {}):
-                        raise
-        tags = sorted(cfgs, key=lambda tag: tag != DEFAULT_TAG)  # stable: the others keep the table's order
-        defaults[arch] = DefaultCfg(deque(tags), cfgs, any(cfg.has_weights for cfg in cfgs.values()))
-    return defaults

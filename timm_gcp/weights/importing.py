@@ -19,7 +19,7 @@ from timm_gcp.common.files import file_sha256
 from timm_gcp.weights import cards, store
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights.fit import covariance_width
-from timm_gcp.weights.rebuild import OPTIONS, ORDERS, rebuild
+from timm_gcp.weights.rebuild import OPTIONS, rebuild
 from timm_gcp.weights.record import DATA_KEYS, KEY, Record
 from timm_gcp.weights.sanity import check_values, fixed_image, try_model
 from timm_gcp.weights.source import find_checkpoint, read_source
@@ -96,8 +96,8 @@ def import_file(
             weights are unusable, or the reloaded model answers otherwise.
         RuntimeError: If the folder cannot be written.
     """
-    if triangle_order not in ORDERS:
-        raise ValueError(f"`triangle_order` must be one of {', '.join(ORDERS)}. Got {triangle_order!r}.")
+    if triangle_order not in table.ORDERS:
+        raise ValueError(f"`triangle_order` must be one of {', '.join(table.ORDERS)}. Got {triangle_order!r}.")
     path = find_checkpoint(path)
     name = name or guess_name(path)
     arch, tag = store.check_name(name)

@@ -13,6 +13,7 @@ from timm.models._registry import get_pretrained_cfg
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights import hub_errors, store
 from timm_gcp.weights.checkpoint import check_file, safe_types
+from timm_gcp.weights.timm_cfgs import folder_cfg
 
 _SOURCES = ("file", "state_dict", "url", "hf_hub_id")
 
@@ -43,7 +44,7 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
     if not pretrained:
         folder = store.find(f"{variant}.{cfg}") if isinstance(cfg, str) and cfg else None
         if folder is not None:  # a tag names the model that its weights fit, with or without them
-            kwargs = {**table.folder_cfg(folder)[1], **kwargs}
+            kwargs = {**folder_cfg(folder)[1], **kwargs}
         yield kwargs
         return
     overlay = dict(kwargs.get("pretrained_cfg_overlay") or {})
@@ -58,7 +59,7 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
         folder = store.find(name)
         if folder is not None:
             check_file(folder / store.WEIGHTS_FILE)
-            stored, model_args = table.folder_cfg(folder)
+            stored, model_args = folder_cfg(folder)
             kwargs["pretrained_cfg"] = {**stored, "tag": tag}
             kwargs = {**model_args, **kwargs}
         elif name in table.ON_THE_HUB or (name in table.WEIGHTS and os.environ.get(table.HUB_ORG_VARIABLE)):
