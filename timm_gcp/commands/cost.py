@@ -12,18 +12,17 @@ from tqdm import tqdm
 
 from timm_gcp.commands.options import add_shared, check_at_least
 from timm_gcp.common.device import pick_device
+from timm_gcp.common.named_values import NamedValues
 from timm_gcp.inference.cost import PAPER_KWARGS, PAPER_MODELS, WHY, Cost, check_pair, measure, table, twin
 from timm_gcp.weights.source import read_source
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `timm-gcp cost`."""
-    from timm.utils import ParseKwargs
-
     parser.add_argument("--model", nargs="+", metavar="NAME", help="GCP models; the four of Appendix V when left out")
     parser.add_argument("--checkpoint", metavar="PATH", help="the model of a checkpoint, or of a run's folder")
     parser.add_argument(
-        "--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="of the GCP models, name=value"
+        "--model-kwargs", nargs="*", default={}, action=NamedValues, help="of the GCP models, name=value"
     )
     parser.add_argument(
         "--img-size", type=int, metavar="N", help="height and width of the images (the checkpoint's, else 224)"

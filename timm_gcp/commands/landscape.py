@@ -126,7 +126,7 @@ def _train(args: argparse.Namespace) -> int:
     callback = LandscapeCallback(args.csv, low, high, args.points, every=every, images=args.images, **_options(args))
     if callback.records and not recipe.resume:
         raise ValueError(f"{args.csv} holds the probes of another run. Resume that run, or name another file.")
-    train(recipe, [callback, PrintEpochs()])
+    train(recipe, [callback, PrintEpochs()], force=args.force)
     last = callback.records[-1]
     print(f"{len(callback.records)} probes with step sizes in [{last.low:g}, {last.high:g}]: {args.csv}")
     return 0

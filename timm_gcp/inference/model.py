@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from timm_gcp.common.device import pick_device
+from timm_gcp.common.named_values import NamedValues
 from timm_gcp.weights.rebuild import create, rebuild, resolve_data
 from timm_gcp.weights.record import Record, checked_data_config, read_data_config
 from timm_gcp.weights.source import read_source
@@ -52,8 +53,6 @@ class Loaded:
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that `load_model` reads."""
-    from timm.utils import ParseKwargs
-
     group = parser.add_argument_group("model")
     group.add_argument(
         "--model", metavar="NAME", help="timm model, with tag if wanted, or local-dir:PATH, hf-hub:ORG/NAME"
@@ -66,7 +65,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--in-chans", type=int, metavar="N", help="image channels")
     add_data_arguments(group)
     group.add_argument(
-        "--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="further arguments, name=value"
+        "--model-kwargs", nargs="*", default={}, action=NamedValues, help="further arguments, name=value"
     )
     group.add_argument("--device", metavar="NAME", help="device; cuda where there is one, else cpu")
     group.add_argument("--channels-last", action="store_true", help="use the channels_last memory layout")

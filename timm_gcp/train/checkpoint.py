@@ -15,6 +15,7 @@ from timm.models import clean_state_dict
 from timm.utils import CheckpointSaver, ModelEmaV3, NativeScaler, get_state_dict, unwrap_model
 from torch import Tensor, nn
 
+from timm_gcp.train.saver import WholeSaver
 from timm_gcp.weights.checkpoint import read_checkpoint
 
 _TimmTask: Any = None
@@ -77,7 +78,7 @@ def make_saver(task: Any, optimizer: Any, args: argparse.Namespace, folder: Path
         options["task"] = task
     else:
         options["model_ema"] = task.get_trainable_module(ema=True)
-    return CheckpointSaver(
+    return WholeSaver(
         model=task.get_trainable_module(),
         optimizer=optimizer,
         args=args,
