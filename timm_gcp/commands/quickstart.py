@@ -9,6 +9,7 @@ import argparse
 import time
 from pathlib import Path
 
+from timm_gcp.common.device import pick_device
 from timm_gcp.common.ranges import SEED, whole
 from timm_gcp.datasets.digits import write_digits
 from timm_gcp.train.options import resolve_args
@@ -42,6 +43,8 @@ def main(args: argparse.Namespace) -> int:
         raise FileExistsError(
             f"{args.output!r} has {', '.join(made)} already: choose another --output, or replace them by --force."
         )
+    if args.device:
+        pick_device(args.device)
     output.mkdir(parents=True, exist_ok=True)
     data = write_digits(output / "digits")
     counts = {split: len(list((data / split).rglob("*.png"))) for split in ("train", "validation")}

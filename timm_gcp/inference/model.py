@@ -17,6 +17,7 @@ import torch
 
 from timm_gcp.common.device import pick_device
 from timm_gcp.common.named_values import NamedValues
+from timm_gcp.common.ranges import CLASSES, CROP, PIXELS, POSITIVE, Range, number, whole
 from timm_gcp.weights.rebuild import create, rebuild, resolve_data
 from timm_gcp.weights.record import Record, checked_data_config, read_data_config
 from timm_gcp.weights.source import read_source
@@ -61,8 +62,10 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", metavar="PATH", help="weights: a run's folder (best, else last), a checkpoint, or safetensors"
     )
     group.add_argument("--use-ema", action="store_true", help="take the averaged weights of the checkpoint")
-    group.add_argument("--num-classes", type=int, metavar="N", help="classes, where the model's own number is wrong")
-    group.add_argument("--in-chans", type=int, metavar="N", help="image channels")
+    group.add_argument(
+        "--num-classes", type=whole(CLASSES), metavar="N", help="classes, where the model's own number is wrong"
+    )
+    group.add_argument("--in-chans", type=whole(PIXELS), metavar="N", help="image channels")
     add_data_arguments(group)
     group.add_argument(
         "--model-kwargs", nargs="*", default={}, action=NamedValues, help="further arguments, name=value"
@@ -78,11 +81,11 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def add_data_arguments(group: Any) -> None:
     """Declare the options that say how images are prepared; `data_options` reads them."""
     group.add_argument("--data-config", metavar="FILE", help="JSON or YAML file of timm's data configuration")
-    group.add_argument("--img-size", type=int, metavar="N", help="height and width of the input in pixels")
-    group.add_argument("--crop-pct", type=float, metavar="P", help="share of the image kept by the centre crop")
-    group.add_argument("--mean", type=float, nargs="+", metavar="M", help="mean of the pixels, per channel")
+    group.add_argument("--img-size", type=whole(PIXELS), metavar="N", help="height and width of the input in pixels")
+    group.add_argument("--crop-pct", type=number(CROP), metavar="P", help="share of the image kept by the centre crop")
+    group.add_argument("--mean", type=number(Range()), nargs="+", metavar="M", help="mean of the pixels, per channel")
     group.add_argument(
-        "--std", type=float, nargs="+", metavar="S", help="standard deviation of the pixels, per channel"
+        "--std", type=number(POSITIVE), nargs="+", metavar="S", help="standard deviation of the pixels, per channel"
     )
     group.add_argument("--interpolation", metavar="NAME", help="resizing of images")
 
