@@ -81,7 +81,7 @@ def evaluate(
     # Boxes that are none, which a data set may leave out, would stop the evaluator.
     content["annotations"] = [each for each in content["annotations"] if is_box(each["bbox"])]
     for annotation in content["annotations"]:
-        annotation.setdefault("iscrowd", 0)
+        annotation["iscrowd"] = int(bool(annotation.get("iscrowd")))
         annotation.setdefault("area", annotation["bbox"][2] * annotation["bbox"][3])
     truth = COCO(content)
     _check_ids(results, set(truth.getImgIds()), set(truth.getCatIds()))
