@@ -38,7 +38,9 @@ values = st.one_of(
     st.dictionaries(st.sampled_from(["size", "counts", "x"]), st.one_of(plain, st.lists(numbers, max_size=3))),
     st.builds(
         lambda counts: {"size": [64, 64], "counts": counts},
-        st.one_of(st.text(st.characters(min_codepoint=40, max_codepoint=115), max_size=9), st.lists(numbers, max_size=4)),
+        st.one_of(
+            st.text(st.characters(min_codepoint=40, max_codepoint=115), max_size=9), st.lists(numbers, max_size=4)
+        ),
     ),
 )
 
