@@ -12,6 +12,7 @@ from importlib.metadata import version
 from platform import python_version
 
 from timm_gcp import __version__
+from timm_gcp.common.failures import one_line
 
 # subcommand -> (module, one-line help). A command module has two functions: `add_arguments(parser)` declares its
 # options, `main(args)` runs it and returns the exit status. The models are registered before `main`, unless a third
@@ -31,6 +32,10 @@ COMMANDS = {
     "detect": ("timm_gcp.commands.detect", "train, evaluate and run detectors"),
     "reproduce": ("timm_gcp.commands.reproduce", "every table and figure of the paper"),
 }
+
+EXPECTED = (ValueError, OSError, ImportError, RuntimeError, MemoryError)  # what commands raise on purpose
+TRACEBACK = "TIMM_GCP_TRACEBACK"  # environment variable: let other errors through
+KEPT = "Finished files are whole and stay; what was under way was dropped: run the command again."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,11 +65,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has gone, as in `| head -1`
         _drop_output()
         return 141  # what a shell reports for a process that SIGPIPE ended
-    except (ValueError, OSError, ImportError, RuntimeError) as error:
-        print(f"timm-gcp {chosen}: error: {error}", file=sys.stderr)
+    except KeyboardInterrupt as stop:  # Ctrl-C
+        _say(chosen, f"interrupted. {one_line(stop) if stop.args else KEPT}")
+        return 130  # what a shell reports for a process that SIGINT ended
+    except Exception as error:
+        if os.environ.get(TRACEBACK) and not isinstance(error, EXPECTED):
+            raise
+        where = "" if isinstance(error, EXPECTED) else f" (unexpected {type(error).__name__}; {TRACEBACK}=1 says where)"
+        _say(chosen, f"error: {one_line(error)}{where}")
         if isinstance(error, OSError):
             _drop_output()
         return 1
+
+
+def _say(command: str, sentence: str) -> None:
+    """Print a line on the standard error, which may be closed or full itself."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"timm-gcp {command}: {sentence}", file=sys.stderr, flush=True)
 
 
 def _version() -> str:

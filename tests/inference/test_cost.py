@@ -7,6 +7,7 @@ import json
 import pytest
 import timm
 import torch
+from commands import status_of
 from torch import nn
 
 from timm_gcp import cli
@@ -114,12 +115,12 @@ def test_command_without_arguments_is_appendix_v(capsys):
     [
         (["--model", "resnet50"], "'resnet50' is no GCP model; choose from mobilenetv2_100_gcp, "),
         (["--model", "no_gcp_net"], "'no_gcp_net' is no GCP model"),
-        (["--img-size", "0"], "--img-size must be at least 1, got 0"),
-        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
-        (["--seconds", "0"], "--seconds must be above 0, got 0"),
-        (["--repeats", "-1"], "--repeats must be at least 1, got -1"),
+        (["--img-size", "0"], "--img-size: must be at least 1, got 0"),
+        (["--batch-size", "0"], "--batch-size: must be at least 1, got 0"),
+        (["--seconds", "0"], "--seconds: must be above 0, got 0"),
+        (["--repeats", "-1"], "--repeats: must be at least 1, got -1"),
     ],
 )
 def test_refusals(options, message, capsys):
-    assert cli.main(["cost", *options]) == 1
+    assert status_of("cost", *options) in (1, 2)
     assert message in capsys.readouterr().err

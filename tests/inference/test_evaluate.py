@@ -8,6 +8,7 @@ import json
 
 import pytest
 import torch
+from commands import status_of
 from PIL import Image
 from toy_images import TINY, image_folder, tiny_settings
 
@@ -175,11 +176,11 @@ def test_many_classes_are_shortened(tmp_path, capsys):
     ("more", "message"),
     [
         (["--model", TINY], "untrained weights would be validated: add --pretrained or --checkpoint"),
-        (["--model", TINY, "--pretrained", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
+        (["--model", TINY, "--pretrained", "--batch-size", "0"], "--batch-size: must be at least 1, got 0"),
     ],
 )
 def test_refusals(more, message, capsys):
-    assert cli.main(["validate", "--data-dir", "nowhere", *more]) == 1
+    assert status_of("validate", "--data-dir", "nowhere", *more) in (1, 2)
     assert message in capsys.readouterr().err
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from commands import status_of
 from PIL import Image
 from safetensors.torch import save_file
 from toy_images import TINY
@@ -165,8 +166,8 @@ def test_bad_image_among_good_ones(checkpoint, tmp_path, capsys):
 
 @pytest.mark.parametrize("option", ["--batch-size", "--topk"])
 def test_counts(option, capsys):
-    assert cli.main(["predict", str(SAMPLES), "--model", TINY, option, "0"]) == 1
-    assert f"{option} must be at least 1, got 0" in capsys.readouterr().err
+    assert status_of("predict", SAMPLES, "--model", TINY, option, "0") == 2
+    assert f"{option}: must be at least 1, got 0" in capsys.readouterr().err
 
 
 # loading

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 
 import pytest
-import timm
 from PIL import Image
 from toy_images import image_folder, tiny_settings
 
 from timm_gcp.train.data import check_data
 from timm_gcp.train.options import resolve_args
 from timm_gcp.train.run import train
+from timm_gcp.weights import rebuild
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def test_classes_are_counted(data, tmp_path, caplog):
 def test_a_run_takes_the_number_from_the_folder(data, tmp_path, monkeypatch):
     """Also where the pretrained weights have another number."""
     seen = {}
-    real = timm.models.create_model
+    real = rebuild.create
 
-    def watch(name, **options):
+    def watch(name, pretrained, options):
         seen.update(options)
-        return real(name, **options)
+        return real(name, pretrained, options)
 
-    monkeypatch.setattr("timm_gcp.train.build.create_model", watch)
+    monkeypatch.setattr(rebuild, "create", watch)
     keys = tiny_settings(data, tmp_path, epochs=1)
     del keys["num_classes"]
     run = train(resolve_args(None, keys))
@@ -54,8 +54,8 @@ def test_a_run_takes_the_number_from_the_folder(data, tmp_path, monkeypatch):
     ("keys", "message"),
     [
         ({"num_classes": 2}, "--num-classes 2, but the training data have 3 classes: leave it out, or give 3 or more"),
-        ({"num_classes": 0}, "--num-classes must be at least 1, got 0"),
-        ({"num_classes": -3}, "--num-classes must be at least 1, got -3"),
+        ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
+        ({"num_classes": -3}, "num_classes must be at least 1, got -3"),
         ({"batch_size": 7, "mixup": 0.2}, "--batch-size must be even, got 7"),
         ({"batch_size": 7, "cutmix": 1.0}, "--batch-size must be even, got 7"),
         ({"dataset": "bogus/x"}, "no data set 'bogus/x'"),

@@ -10,29 +10,34 @@ from typing import Any
 
 from tqdm import tqdm
 
-from timm_gcp.commands.options import add_shared, check_at_least
+from timm_gcp.commands.options import add_shared
 from timm_gcp.common.device import fast_kernels, pick_device
+from timm_gcp.common.named_values import NamedValues
+from timm_gcp.common.ranges import COUNT, PIXELS, POSITIVE, number, whole
 from timm_gcp.inference.cost import PAPER_KWARGS, PAPER_MODELS, WHY, Cost, check_pair, measure, table, twin
 from timm_gcp.weights.source import read_source
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `timm-gcp cost`."""
-    from timm.utils import ParseKwargs
-
     parser.add_argument("--model", nargs="+", metavar="NAME", help="GCP models; the four of Appendix V when left out")
     parser.add_argument("--checkpoint", metavar="PATH", help="the model of a checkpoint, or of a run's folder")
     parser.add_argument(
-        "--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="of the GCP models, name=value"
+        "--model-kwargs", nargs="*", default={}, action=NamedValues, help="of the GCP models, name=value"
     )
     parser.add_argument(
-        "--img-size", type=int, metavar="N", help="height and width of the images (the checkpoint's, else 224)"
+        "--img-size",
+        type=whole(PIXELS),
+        metavar="N",
+        help="height and width of the images (the checkpoint's, else 224)",
     )
     add_shared(parser, "batch_size", default=8, help="images per step")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="steps timed at most, after two of warm-up")
+    parser.add_argument(
+        "--repeats", type=whole(COUNT), default=5, metavar="N", help="steps timed at most, after two of warm-up"
+    )
     parser.add_argument(
         "--seconds",
-        type=float,
+        type=number(POSITIVE),
         default=10.0,
         metavar="S",
         help="time for inference and for training of each model; a step that is under way ends, one is always timed",
@@ -44,8 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the table, GAP and GCP side by side."""
-    if not args.seconds > 0:
-        raise ValueError(f"--seconds must be above 0, got {args.seconds:g}.")
     if args.checkpoint and (args.model or args.model_kwargs):
         raise ValueError("--checkpoint says model and arguments: leave out --model and --model-kwargs.")
     record = read_source(args.checkpoint).record if args.checkpoint else None
@@ -53,7 +56,6 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError(f"{args.checkpoint} doesn't say which model it holds: give --model NAME instead.")
     if args.img_size is None:
         args.img_size = max((record.data_config if record else {}).get("input_size", (3, 224, 224))[1:])
-    check_at_least(args, 1, "img_size", "batch_size", "repeats")
     device = pick_device(args.device)
     fast_kernels(device)
     if record is not None:
@@ -69,10 +71,10 @@ def main(args: argparse.Namespace) -> int:
         jobs += [(twin(name), {}), (name, kwargs)]
     costs = []
     bar = tqdm(jobs, unit="model", leave=False, disable=None)
-    for number, (model, extra) in enumerate(bar, start=1):
+    for position, (model, extra) in enumerate(bar, start=1):
         bar.set_postfix_str(model)
         if bar.disable and not args.no_time:
-            print(f"{number}/{len(jobs)} {model}", file=sys.stderr, flush=True)
+            print(f"{position}/{len(jobs)} {model}", file=sys.stderr, flush=True)
         costs.append(measure(model, device, model_args=extra, **_plan(args)))
     return _print(costs, args, f"GCP models with {kwargs or 'their defaults'}", as_paper)
 

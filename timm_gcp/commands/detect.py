@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from timm_gcp.commands.options import add_shared
+from timm_gcp.common.ranges import PROBABILITY, number
 from timm_gcp.detection.inference import evaluate, predict
 
 
@@ -34,23 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     predict.add_argument("images", nargs="+", help="image files, or folders of them")
     predict.add_argument("--output", required=True, help="folder for the pictures and results.json")
     predict.add_argument(
-        "--score-threshold", type=float, default=0.5, help="draw detections from this score up (default: 0.5)"
+        "--score-threshold",
+        type=number(PROBABILITY),
+        default=0.5,
+        help="draw detections from this score up (default: 0.5)",
     )
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, help="a detector that `detect train` wrote")
-    add_shared(parser, "batch_size", type=_positive, default=8, help="images per batch (default: 8)")
+    add_shared(parser, "batch_size", default=8, help="images per batch (default: 8)")
     parser.add_argument("--device", help="device (cuda when there is one, when left out)")
     parser.add_argument("--amp", action="store_true", help="mixed precision")
     parser.add_argument("--amp-dtype", choices=("float16", "bfloat16"), help="lower precision")
     add_shared(parser, "json", help="print the outcome as JSON")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 up. Got {text!r}.")
-    return int(text)
 
 
 def main(args: argparse.Namespace) -> int:

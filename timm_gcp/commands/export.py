@@ -8,6 +8,8 @@ from pathlib import Path
 
 from timm_gcp.commands.options import add_shared, check_weights
 from timm_gcp.common.files import write_text
+from timm_gcp.common.ranges import COUNT, whole
+from timm_gcp.inference.classes import check_classifier, check_num_classes
 from timm_gcp.inference.export_onnx import export_onnx
 from timm_gcp.inference.model import load_model
 from timm_gcp.inference.options import add_model_arguments
@@ -20,13 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="ONNX file to write")
     parser.add_argument(
         "--batch-sizes",
-        type=int,
+        type=whole(COUNT),
         nargs="+",
         default=[1, 2, 5],
         metavar="N",
         help="batches in which onnxruntime's logits are compared with torch's",
     )
-    parser.add_argument("--opset", type=int, metavar="N", help="ONNX operator set; torch's choice when left out")
+    parser.add_argument(
+        "--opset", type=whole(COUNT), metavar="N", help="ONNX operator set; torch's choice when left out"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -36,8 +40,10 @@ def main(args: argparse.Namespace) -> int:
     if args.amp or args.channels_last or args.device not in (None, "cpu"):
         raise ValueError("the export runs on the CPU in float32: drop --amp, --channels-last and --device.")
     check_weights(args)
+    check_num_classes(args.num_classes)
     args.device = "cpu"
     loaded = load_model(args, pretrained=True)
+    check_classifier(loaded, args.checkpoint)
     config = loaded.data_config
     checked = export_onnx(
         loaded.model, tuple(config["input_size"]), args.onnx, batch_sizes=args.batch_sizes, opset=args.opset

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from timm_gcp.commands.options import add_shared
+from timm_gcp.common.ranges import COUNT, POSITIVE, SEED, Range, number, whole
+from timm_gcp.inference.classes import check_classifier
 from timm_gcp.landscape.plot import plot_landscape
 from timm_gcp.landscape.probe import BATCH_NORM_MODES, equal_steps, largest_stable_step, probe
 from timm_gcp.landscape.records import (
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_train_arguments(train)
     train.add_argument("--csv", required=True, metavar="FILE", help="where to write the measurements")
     train.add_argument(
-        "--every", type=int, metavar="N", help="training steps from probe to probe (the paper's, or 500)"
+        "--every", type=whole(COUNT), metavar="N", help="training steps from probe to probe (the paper's, or 500)"
     )
     _add_probe_arguments(train)
 
@@ -55,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     at.add_argument("--split", default="train", metavar="NAME", help="split to take the batch from (train)")
     add_shared(at, "batch_size", default=128, help="images of the batch (128)")
-    at.add_argument("--seed", type=int, default=42, metavar="N", help="which images make the batch (42)")
-    at.add_argument("--lr", type=float, metavar="RATE", help="initial learning rate, the smallest step size")
+    at.add_argument("--seed", type=whole(SEED), default=42, metavar="N", help="which images make the batch (42)")
+    at.add_argument("--lr", type=number(POSITIVE), metavar="RATE", help="initial learning rate, the smallest step size")
     at.add_argument("--output", required=True, metavar="FILE", help="CSV with a row per checkpoint")
     _add_probe_arguments(at)
 
@@ -69,7 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_probe_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("probe")
-    group.add_argument("--low", type=float, metavar="A", help="smallest step size (the paper's, or the learning rate)")
+    group.add_argument(
+        "--low", type=number(POSITIVE), metavar="A", help="smallest step size (the paper's, or the learning rate)"
+    )
     group.add_argument(
         "--high",
         type=_high,
@@ -77,7 +81,9 @@ def _add_probe_arguments(parser: argparse.ArgumentParser) -> None:
         help="largest step size: a number, or `stable` for the largest stable one at the first probe "
         "(the paper's, or stable); give GAP's to both runs",
     )
-    group.add_argument("--points", type=int, default=50, metavar="N", help="step sizes between them (50)")
+    group.add_argument(
+        "--points", type=whole(Range(2, 10**6)), default=50, metavar="N", help="step sizes between them (50)"
+    )
     group.add_argument("--layer", metavar="NAME", help="module whose output is X (the first convolution)")
     group.add_argument(
         "--batch-norm",
@@ -85,8 +91,10 @@ def _add_probe_arguments(parser: argparse.ArgumentParser) -> None:
         default="train",
         help="statistics of the batch, as the paper's scripts (train), or the running ones; neither changes the latter",
     )
-    group.add_argument("--chunk-size", type=int, metavar="N", help="step sizes per pass; lower it to save memory")
-    group.add_argument("--images", type=int, metavar="N", help="probe only so many images of a batch")
+    group.add_argument(
+        "--chunk-size", type=whole(COUNT), metavar="N", help="step sizes per pass; lower it to save memory"
+    )
+    group.add_argument("--images", type=whole(COUNT), metavar="N", help="probe only so many images of a batch")
     group.add_argument("--double", action="store_true", help="probe in float64")
 
 
@@ -94,9 +102,9 @@ def _high(text: str) -> float | str:
     if text == "stable":
         return text
     try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number or stable; got {text!r}") from None
+        return number(POSITIVE)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; or give `stable`") from None
 
 
 def _range(args: argparse.Namespace, model: str) -> tuple[float, float | None]:
@@ -126,7 +134,7 @@ def _train(args: argparse.Namespace) -> int:
     callback = LandscapeCallback(args.csv, low, high, args.points, every=every, images=args.images, **_options(args))
     if callback.records and not recipe.resume:
         raise ValueError(f"{args.csv} holds the probes of another run. Resume that run, or name another file.")
-    train(recipe, [callback, PrintEpochs()])
+    train(recipe, [callback, PrintEpochs()], force=args.force)
     last = callback.records[-1]
     print(f"{len(callback.records)} probes with step sizes in [{last.low:g}, {last.high:g}]: {args.csv}")
     return 0
@@ -140,6 +148,8 @@ def _probe(args: argparse.Namespace) -> int:
     for index, file in enumerate(files):
         args.checkpoint = file
         loaded = load_model(args, args.pretrained)
+        if args.pretrained:
+            check_classifier(loaded, file)
         batch = _batch(args, loaded) if batch is None else batch
         images, targets = batch
         if steps is None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from timm_gcp.common.ranges import COUNT, WORKERS, whole
+
 SHARED: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "pretrained": (("--pretrained",), {"action": "store_true", "help": "load the model's pretrained weights"}),
-    "batch_size": (("-b", "--batch-size"), {"type": int, "metavar": "N", "help": "images per forward pass"}),
-    "workers": (("-j", "--workers"), {"type": int, "default": 2, "metavar": "N", "help": "processes that load images"}),
+    "batch_size": (("-b", "--batch-size"), {"type": whole(COUNT), "metavar": "N", "help": "images per forward pass"}),
+    "workers": (
+        ("-j", "--workers"),
+        {"type": whole(WORKERS), "default": 2, "metavar": "N", "help": "processes that load images"},
+    ),
     "json": (("--json",), {"action": "store_true", "help": "print JSON in place of the tables"}),
 }
 
@@ -17,18 +22,6 @@ def add_shared(parser: Any, name: str, **changes: Any) -> None:
     """Add the shared option `name` to a parser or a group of one, its default or help changed where they differ."""
     flags, keywords = SHARED[name]
     parser.add_argument(*flags, dest=name, **{**keywords, **changes})
-
-
-def check_at_least(args: argparse.Namespace, least: int, *names: str) -> None:
-    """Check whole numbers before anything is loaded.
-
-    Raises:
-        ValueError: One of the options `names` is below `least`.
-    """
-    for name in names:
-        value = getattr(args, name)
-        if value is not None and value < least:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {value}.")
 
 
 def check_weights(args: argparse.Namespace) -> None:

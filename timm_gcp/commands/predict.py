@@ -10,8 +10,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from timm_gcp.commands.options import add_shared, check_at_least, check_weights
+from timm_gcp.commands.options import add_shared, check_weights
 from timm_gcp.common.files import write_text
+from timm_gcp.common.ranges import COUNT, whole
 from timm_gcp.datasets.class_map import names_of, read_class_map
 from timm_gcp.inference.annotate import annotate, annotated_names
 from timm_gcp.inference.classes import check_classifier, check_num_classes
@@ -28,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--class-map", metavar="FILE", help="names of the classes in the model's order")
     add_shared(parser, "pretrained", help="the model's pretrained weights; taken where no checkpoint is given")
     add_shared(parser, "batch_size", default=32)
-    parser.add_argument("--topk", type=int, default=5, metavar="K", help="classes per image, if the model has as many")
+    parser.add_argument(
+        "--topk", type=whole(COUNT), default=5, metavar="K", help="classes per image, if the model has as many"
+    )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the classes to this table, a line for each")
     parser.add_argument("--annotate", type=Path, metavar="DIR", help="write a copy of each image with its classes here")
     add_shared(parser, "json", help="print JSON in place of the table")
@@ -36,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the likeliest classes; status 1 if an image could not be read."""
-    check_at_least(args, 1, "batch_size", "topk")
     check_weights(args)
     check_num_classes(args.num_classes)
     class_map = read_class_map(args.class_map)

@@ -9,9 +9,12 @@ import argparse
 import time
 from pathlib import Path
 
+from timm_gcp.common.device import pick_device
+from timm_gcp.common.ranges import SEED, whole
 from timm_gcp.datasets.digits import write_digits
 from timm_gcp.train.options import resolve_args
 from timm_gcp.train.quickstart import TWINS, Narrator, check_reload, save_weights, side_by_side
+from timm_gcp.train.ranges import RANGES
 from timm_gcp.train.run import train
 
 
@@ -20,9 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", default="quickstart_output", metavar="DIR", help="folder of everything that is made"
     )
-    parser.add_argument("--epochs", type=int, metavar="N", help="epochs of each twin; the recipe's when left out")
+    parser.add_argument("--force", action="store_true", help="replace what an earlier quick start made there")
+    parser.add_argument(
+        "--epochs", type=whole(RANGES["epochs"]), metavar="N", help="epochs of each twin; the recipe's when left out"
+    )
     parser.add_argument("--device", metavar="NAME", help="device; the recipe's when left out")
-    parser.add_argument("--seed", type=int, metavar="N", help="random seed; the recipe's when left out")
+    parser.add_argument("--seed", type=whole(SEED), metavar="N", help="random seed; the recipe's when left out")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -32,6 +38,13 @@ def main(args: argparse.Namespace) -> int:
 
     started = time.perf_counter()
     output = Path(args.output)
+    made = [name for name in ("digits", *map(str.lower, TWINS), "weights") if (output / name).exists()]
+    if made and not args.force:
+        raise FileExistsError(
+            f"{args.output!r} has {', '.join(made)} already: choose another --output, or replace them by --force."
+        )
+    if args.device:
+        pick_device(args.device)
     output.mkdir(parents=True, exist_ok=True)
     data = write_digits(output / "digits")
     counts = {split: len(list((data / split).rglob("*.png"))) for split in ("train", "validation")}
@@ -41,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     for name, model in TWINS.items():
         settings = {**given, "model": model, "data_dir": str(data), "output": str(output), "experiment": name.lower()}
         resolved = resolve_args("quickstart", settings)
-        run = train(resolved, [Narrator(name)])
+        run = train(resolved, [Narrator(name)], force=args.force)
         folders[name] = run.folder
     print("\n" + side_by_side(folders))
     runs = read_runs([f"{name}={folder}" for name, folder in folders.items()])

@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from timm_gcp.common.ranges import WORKERS, whole
+
 _EXAMPLES = """examples:
   timm-gcp reproduce list
   timm-gcp reproduce table2 --data-dir IMAGENET --dry-run
@@ -40,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--train-py", type=Path, metavar="FILE", help="timm's train.py, which several GPUs need")
     parser.add_argument("--device", metavar="NAME", help="device (cuda where there is one)")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes that load images, for each GPU")
+    parser.add_argument(
+        "-j", "--workers", type=whole(WORKERS), metavar="N", help="processes that load images, for each GPU"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

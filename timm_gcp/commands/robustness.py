@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from timm_gcp.commands.options import add_shared
+from timm_gcp.common.ranges import COUNT, SEED, whole
 from timm_gcp.inference.options import add_model_arguments
 from timm_gcp.robustness.corruptions import ALL_CORRUPTIONS, SEVERITIES
 from timm_gcp.robustness.perturbations import DIFFICULTIES
@@ -24,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--clean-dir", type=Path, metavar="DIR", help="clean validation folder, for relative mCE (resize 256)"
     )
     c.add_argument("--corruptions", nargs="+", metavar="NAME", help=f"of {', '.join(ALL_CORRUPTIONS)}")
-    c.add_argument("--severities", nargs="+", type=int, default=list(SEVERITIES), metavar="S", help="severities")
+    c.add_argument(
+        "--severities", nargs="+", type=whole(COUNT), default=list(SEVERITIES), metavar="S", help="severities"
+    )
     c.add_argument("--extra", action="store_true", help="the four extra corruptions too (with --on-the-fly)")
     c.add_argument("--baseline", metavar="FILE", help="alexnet (published figures), a result file of ours, or none")
 
@@ -33,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     p.add_argument("--perturbations", nargs="+", metavar="NAME", help="perturbations to measure")
     p.add_argument(
         "--difficulty",
-        type=int,
+        type=whole(COUNT),
         default=1,
         metavar="N",
         help=f"{DIFFICULTIES[0]} to {DIFFICULTIES[-1]}: step of frames",
@@ -67,8 +70,8 @@ def _add_common(parser: argparse.ArgumentParser, data_help: str) -> None:
     data.add_argument(
         "--dataset", default="", metavar="NAME", help=f"clean data set: {FASHION_MNIST}; an image folder if left out"
     )
-    data.add_argument("--limit", type=int, metavar="N", help="images (clips) per part, evenly spaced")
-    data.add_argument("--seed", type=int, default=0, metavar="N", help="seed of what is made on the fly")
+    data.add_argument("--limit", type=whole(COUNT), metavar="N", help="images (clips) per part, evenly spaced")
+    data.add_argument("--seed", type=whole(SEED), default=0, metavar="N", help="seed of what is made on the fly")
 
     running = parser.add_argument_group("run")
     add_shared(running, "batch_size", default=64, help="images (frames) per forward pass")

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from timm_gcp.commands.options import add_shared, check_at_least, check_weights
+from timm_gcp.commands.options import add_shared, check_weights
 from timm_gcp.common.files import write_text
 from timm_gcp.common.messages import counted
 from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
@@ -56,8 +56,6 @@ def main(args: argparse.Namespace) -> int:
     """Evaluate and report."""
     if not (args.pretrained or args.checkpoint or str(args.model or "").startswith(("local-dir:", "hf-hub:"))):
         raise ValueError("untrained weights would be validated: add --pretrained or --checkpoint FILE.")
-    check_at_least(args, 1, "batch_size")
-    check_at_least(args, 0, "workers")
     check_weights(args)
     check_num_classes(args.num_classes)
     loaded = load_model(args, pretrained=True)

@@ -21,6 +21,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
     try:
         yield partial
         os.replace(partial, path)
+    except OSError as error:
+        if error.filename is not None and Path(error.filename) == partial:
+            error.filename, error.filename2 = str(path), None  # whose name says more
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

@@ -7,8 +7,6 @@ trained on COCO: crowds teach nothing and are ignored in evaluation, empty image
 
 from __future__ import annotations
 
-import json
-import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from timm_gcp.detection.coco_masks import decode_segmentation
+from timm_gcp.detection.coco_check import is_box, read_coco, where
+from timm_gcp.detection.coco_masks import check_segmentation, decode_segmentation
 from timm_gcp.inference.images import MODES, open_image
 
 BAD_BOXES = ("error", "drop")
@@ -77,6 +76,7 @@ class CocoDataset(Dataset):
         hflip: float = 0.0,
         keep_empty: bool = True,
         bad_boxes: str = "error",
+        segmentations: bool = False,
     ) -> None:
         """Read the annotation file and check it against the image folder.
 
@@ -89,6 +89,7 @@ class CocoDataset(Dataset):
             keep_empty: Whether images without a usable box stay (evaluation) or go (training).
             bad_boxes: `'error'` refuses boxes without area inside their image; `'drop'` leaves them out. COCO's own
                 train2017 has such boxes.
+            segmentations: Check the segmentations although items carry no masks, for evaluation by them.
 
         Raises:
             FileNotFoundError: If the json file, the folder or images are missing.
@@ -102,7 +103,8 @@ class CocoDataset(Dataset):
             raise ValueError(f"bad_boxes must be one of {', '.join(BAD_BOXES)}. Got {bad_boxes!r}.")
         self.annotation_file, self.image_dir = Path(annotations), Path(images)
         self.masks, self.in_chans, self.hflip = masks, in_chans, hflip
-        content = _read(self.annotation_file)
+        content = read_coco(self.annotation_file)
+        self.segmentations = masks or segmentations
         self.categories: dict[int, str] = {
             entry["id"]: str(entry.get("name", entry["id"]))
             for entry in sorted(content["categories"], key=lambda entry: entry["id"])
@@ -161,7 +163,7 @@ class CocoDataset(Dataset):
     def _check_images(self, entries: list[dict[str, Any]]) -> None:
         if not self.image_dir.is_dir():
             raise FileNotFoundError(f"no image folder {str(self.image_dir)!r}.")
-        missing = [entry["file_name"] for entry in entries if not (self.image_dir / entry["file_name"]).is_file()]
+        missing = [entry["file_name"] for entry in entries if not _is_file(self.image_dir / entry["file_name"])]
         if missing:
             raise FileNotFoundError(
                 f"{len(missing)} of {len(entries)} images of {self.annotation_file.name} are not in "
@@ -175,25 +177,27 @@ class CocoDataset(Dataset):
         targets: dict[int, list[dict[str, Any]]] = defaultdict(list)
         bad: list[str] = []
         for annotation in annotations:
-            where = f"annotation {annotation['id']} of image {annotation['image_id']}"
+            what = where(annotation)
             if annotation["image_id"] not in entries:
-                raise ValueError(f"{where}: {self.annotation_file.name} lists no image of that id.")
+                raise ValueError(f"{what}: {self.annotation_file.name} lists no image of that id.")
             if annotation["category_id"] not in self.label_of:
                 raise ValueError(
-                    f"{where}: category {annotation['category_id']} is not among the categories "
+                    f"{what}: category {annotation['category_id']} is not among the categories "
                     f"{', '.join(map(str, self.categories))}."
                 )
+            entry = entries[annotation["image_id"]]
+            if self.segmentations and annotation.get("segmentation"):
+                check_segmentation(annotation["segmentation"], entry["height"], entry["width"], what)
             if annotation.get("iscrowd", 0):
                 self.dropped["crowd"] += 1
                 continue
-            entry = entries[annotation["image_id"]]
             box = _clip(annotation["bbox"], entry["height"], entry["width"])
             if box is None:
-                bad.append(f"{where} has bbox {annotation['bbox']}")
+                bad.append(f"{what} has bbox {annotation['bbox']}")
                 continue
-            if self.masks and not annotation.get("segmentation"):
-                raise ValueError(f"{where} has no segmentation, which masks need. Train a detector of boxes instead.")
-            row = {"box": box, "label": self.label_of[annotation["category_id"]], "where": where}
+            if self.segmentations and not annotation.get("segmentation"):
+                raise ValueError(f"{what} has no segmentation, which masks need. Train a detector of boxes instead.")
+            row = {"box": box, "label": self.label_of[annotation["category_id"]], "where": what}
             if self.masks:
                 row["segmentation"] = annotation["segmentation"]
             targets[annotation["image_id"]].append(row)
@@ -228,36 +232,16 @@ def collate(batch: Iterable[tuple[Tensor, dict[str, Any]]]) -> tuple[list[Tensor
     return list(images), list(targets)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Parse the annotation file and check its keys and ids."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no annotation file {str(path)!r}.")
+def _is_file(path: Path) -> bool:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{str(path)!r} is not a JSON file: {error}.") from error
-    wanted = {
-        "images": {"id", "file_name", "height", "width"},
-        "annotations": {"id", "image_id", "category_id", "bbox"},
-        "categories": {"id"},
-    }
-    if not isinstance(content, dict) or not set(wanted) <= set(content):
-        raise ValueError(f"{str(path)!r} is not in COCO's format: it needs the lists {', '.join(wanted)}.")
-    for name, keys in wanted.items():
-        seen = set()
-        for position, entry in enumerate(content[name]):
-            if not keys <= set(entry):
-                absent = ", ".join(sorted(keys - set(entry)))
-                raise ValueError(f"{path.name}: entry {position} of {name} lacks {absent}.")
-            if entry["id"] in seen:
-                raise ValueError(f"{path.name}: two entries of {name} have the id {entry['id']}.")
-            seen.add(entry["id"])
-    return content
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _clip(bbox: list[float], height: int, width: int) -> list[float] | None:
     """COCO's x, y, width, height as corners inside the image; None if nothing is left."""
-    if len(bbox) != 4 or not all(math.isfinite(value) for value in bbox) or min(bbox[2:]) <= 0:
+    if not is_box(bbox) or min(bbox[2:]) <= 0:
         return None
     x1, y1 = max(0.0, float(bbox[0])), max(0.0, float(bbox[1]))
     x2, y2 = min(float(width), float(bbox[0] + bbox[2])), min(float(height), float(bbox[1] + bbox[3]))

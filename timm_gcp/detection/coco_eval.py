@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from timm_gcp.detection.coco_check import is_box
 from timm_gcp.detection.coco_masks import encode_mask
 
 METRICS = ("AP", "AP50", "AP75", "APS", "APM", "APL")  # the first six of COCO's summary, in its order
@@ -74,9 +75,13 @@ def evaluate(
     except ImportError as error:
         raise ImportError("COCO evaluation needs faster-coco-eval: pip install timm-gcp[detection]") from error
     # The evaluator writes into what it is given: a copy, then.
-    content = json.loads(json.dumps(annotations) if isinstance(annotations, Mapping) else Path(annotations).read_text())
+    content = json.loads(
+        json.dumps(annotations) if isinstance(annotations, Mapping) else Path(annotations).read_text("utf-8")
+    )
+    # Boxes that are none, which a data set may leave out, would stop the evaluator.
+    content["annotations"] = [each for each in content["annotations"] if is_box(each["bbox"])]
     for annotation in content["annotations"]:
-        annotation.setdefault("iscrowd", 0)
+        annotation["iscrowd"] = int(bool(annotation.get("iscrowd")))
         annotation.setdefault("area", annotation["bbox"][2] * annotation["bbox"][3])
     truth = COCO(content)
     _check_ids(results, set(truth.getImgIds()), set(truth.getCatIds()))

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from timm_gcp.detection.coco_check import is_finite, is_whole, short
+
 
 def mask_api() -> Any:
     """Mask functions of the evaluator's package (imported here, since only detection needs it).
@@ -20,6 +22,38 @@ def mask_api() -> Any:
     return mask
 
 
+def check_segmentation(segmentation: Any, height: int, width: int, where: str) -> None:
+    """Check a segmentation in any of COCO's three forms, see `decode_segmentation`.
+
+    Raises:
+        ValueError: If it has none of these forms, a polygon lies far from the image, or the code is for another image
+            size.
+    """
+    if isinstance(segmentation, list):
+        if not segmentation or not all(_is_polygon(polygon) for polygon in segmentation):
+            raise ValueError(f"{where}: a polygon is a list of at least 3 x, y pairs. Got {short(segmentation)}.")
+        for polygon in segmentation:
+            _check_place(polygon, height, width, where)
+        return
+    if not isinstance(segmentation, dict) or not {"size", "counts"} <= set(segmentation):
+        raise ValueError(
+            f"{where}: a segmentation is a list of polygons or a run-length code with size and counts. "
+            f"Got {short(segmentation)}."
+        )
+    size, counts = segmentation["size"], segmentation["counts"]
+    if not isinstance(size, list | tuple) or list(size) != [height, width]:
+        shown = list(size) if isinstance(size, list | tuple) else short(size)
+        raise ValueError(f"{where}: the run-length code is {shown} (height, width), the image {[height, width]}.")
+    runs = _runs(counts) if isinstance(counts, str | bytes) else counts
+    if not isinstance(runs, list) or not all(is_whole(run) and run >= 0 for run in runs):
+        raise ValueError(
+            f"{where}: the counts of a run-length code are whole numbers from 0 up, or COCO's compressed text. "
+            f"Got {short(counts)}."
+        )
+    if sum(runs) != height * width:
+        raise ValueError(f"{where}: the run-length code covers {sum(runs)} pixels, the image has {height * width}.")
+
+
 def decode_segmentation(segmentation: Any, height: int, width: int, where: str) -> np.ndarray:
     """Binary mask `(height, width)`, uint8, of a segmentation in any of COCO's three forms.
 
@@ -32,31 +66,16 @@ def decode_segmentation(segmentation: Any, height: int, width: int, where: str) 
         where: What to call this annotation in an error.
 
     Raises:
-        ValueError: If it has none of these forms, or the code is for another image size.
+        ValueError: If it has none of these forms, a polygon lies far from the image, or the code is for another image
+            size.
     """
+    check_segmentation(segmentation, height, width, where)
     api = mask_api()
     if isinstance(segmentation, list):
-        if not segmentation or not all(_is_polygon(polygon) for polygon in segmentation):
-            raise ValueError(f"{where}: a polygon is a list of at least 3 x, y pairs. Got {_short(segmentation)}.")
         codes = api.frPyObjects([[float(value) for value in polygon] for polygon in segmentation], height, width)
         return np.asarray(api.decode(api.merge(codes)), dtype=np.uint8)
-    if not isinstance(segmentation, dict) or not {"size", "counts"} <= set(segmentation):
-        raise ValueError(
-            f"{where}: a segmentation is a list of polygons or a run-length code with size and counts. "
-            f"Got {_short(segmentation)}."
-        )
-    if list(segmentation["size"]) != [height, width]:
-        raise ValueError(
-            f"{where}: the run-length code is {list(segmentation['size'])} (height, width), the image "
-            f"{[height, width]}."
-        )
     code = segmentation
     if isinstance(segmentation["counts"], list):
-        if sum(segmentation["counts"]) != height * width:
-            raise ValueError(
-                f"{where}: the run-length code covers {sum(segmentation['counts'])} pixels, "
-                f"the image has {height * width}."
-            )
         code = api.frPyObjects(segmentation, height, width)
     return np.asarray(api.decode(code), dtype=np.uint8)
 
@@ -76,10 +95,41 @@ def _is_polygon(polygon: Any) -> bool:
         isinstance(polygon, list)
         and len(polygon) >= 6
         and len(polygon) % 2 == 0
-        and all(isinstance(value, (int, float)) for value in polygon)
+        and all(type(value) in (int, float) for value in polygon)
     )
 
 
-def _short(value: Any, limit: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}..."
+def _check_place(polygon: list[float], height: int, width: int, where: str) -> None:
+    """Polygons may reach beyond the image by its own size: drawing takes memory by their length in pixels."""
+    for name, values, side in (("x", polygon[0::2], width), ("y", polygon[1::2], height)):
+        least, most = min(values), max(values)
+        if not (all(map(is_finite, values)) and -side <= least and most <= 2 * side):
+            far = next(value for value in values if not (is_finite(value) and -side <= value <= 2 * side))
+            raise ValueError(
+                f"{where}: a polygon has {name} = {short(far)}, far outside the image of {width}×{height} pixels. "
+                "Correct it, or train a detector of boxes."
+            )
+
+
+def _runs(text: str | bytes) -> list[int] | None:
+    """Run lengths in COCO's compressed text, None where it is cut short or has other signs.
+
+    Each sign holds 6 bits, counted from '0': five of the number, lowest first, and one that says whether more follow;
+    the last of a number's bits is its sign. From the fourth run on, the difference from the run before last is stored.
+    """
+    signs = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    runs: list[int] = []
+    value = shift = 0
+    for sign in signs:
+        bits = sign - 48
+        if not 0 <= bits < 64 or shift > 35:  # no image has runs that long
+            return None
+        value |= (bits & 31) << shift
+        shift += 5
+        if bits & 32:
+            continue
+        if bits & 16:
+            value -= 1 << shift
+        runs.append(value + runs[-2] if len(runs) > 2 else value)
+        value = shift = 0
+    return None if shift else runs

@@ -24,9 +24,11 @@ def evaluate(args: argparse.Namespace) -> int:
 
     files = split_files(args, "val")
     model, content = load_detector(args.checkpoint)
+    masks = content["detector"]["detector"] == "maskrcnn"
     dataset = CocoDataset(
-        files.annotations, files.images, in_chans=content["detector"]["in_chans"], bad_boxes=args.bad_boxes
-    )
+        files.annotations, files.images,
+        in_chans=content["detector"]["in_chans"], bad_boxes=args.bad_boxes, segmentations=masks,
+    )  # fmt: skip
     if dataset.categories != content["categories"]:
         raise ValueError(
             f"{str(files.annotations)!r} has the categories {list(dataset.categories.values())}, the detector was "
@@ -37,7 +39,7 @@ def evaluate(args: argparse.Namespace) -> int:
         metrics = evaluate_detector(
             model.to(processes.device), dataset, args.batch_size, args.workers,
             Precision(processes.device, args.amp, args.amp_dtype), processes,
-            masks=content["detector"]["detector"] == "maskrcnn", output=Path(args.output) if args.output else None,
+            masks=masks, output=Path(args.output) if args.output else None,
         )  # fmt: skip
     finally:
         if processes.count > 1:

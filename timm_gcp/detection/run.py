@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from timm_gcp.common.files import write_text
+from timm_gcp.common.interrupt import on_interrupt
 from timm_gcp.detection.backbone import NUM_GROUPS
 from timm_gcp.detection.checkpoint import describe_detector, read_checkpoint, save_checkpoint
 from timm_gcp.detection.coco_data import CocoDataset, CocoFiles, find_split
@@ -77,11 +78,13 @@ def run_training(options: argparse.Namespace) -> dict[str, dict[str, float]]:
         ValueError: For options that do not go together, or a checkpoint of another detector.
         FileNotFoundError: If data or checkpoints are missing.
         RuntimeError: If the loss is not finite.
+        FileExistsError: If the output folder holds another run.
     """
     _check(options)
     processes = join_processes(options.device)
     try:
-        return _train(options, processes)
+        with on_interrupt(lambda: _kept(Path(options.output))):
+            return _train(options, processes)
     finally:
         if processes.count > 1:
             torch.distributed.destroy_process_group()
@@ -99,16 +102,45 @@ def _check(options: argparse.Namespace) -> None:
         )
 
 
+def _kept(output: Path) -> str:
+    """One sentence on what an interrupted run leaves, and how to go on."""
+    if (output / LAST).is_file():
+        return f"{output / LAST} holds the run as of its newest epoch: go on with --resume last."
+    return f"{output} has no checkpoint of it: start again."
+
+
+def _begin(options: argparse.Namespace) -> None:
+    """Check that no other run lies in the output folder, or remove its files where they are to be replaced.
+
+    Raises:
+        FileExistsError: If one does.
+    """
+    output = Path(options.output)
+    there = [output / name for name in (LAST, SUMMARY, RESULTS_FILE, METRICS_FILE) if (output / name).is_file()]
+    resumed = options.resume == "last" or (options.resume and Path(options.resume).resolve().parent == output.resolve())
+    if not there or resumed:
+        return
+    if not options.force:
+        raise FileExistsError(
+            f"{str(output)!r} holds a run already: go on with it by --resume last, choose another --output, or replace "
+            "it by --force."
+        )
+    for path in there:
+        path.unlink()
+
+
 def _train(options: argparse.Namespace, processes: Processes) -> dict[str, dict[str, float]]:
     output = Path(options.output)
     masks = options.detector == "maskrcnn"
+    if processes.is_first and not options.force:
+        _begin(options)
     train_files, val_files = split_files(options, "train"), split_files(options, "val")
     common = {"in_chans": options.in_chans, "bad_boxes": options.bad_boxes}
     train_set = CocoDataset(
         train_files.annotations, train_files.images,
         masks=masks, hflip=options.hflip, keep_empty=options.keep_empty, **common,
     )  # fmt: skip
-    val_set = CocoDataset(val_files.annotations, val_files.images, **common)
+    val_set = CocoDataset(val_files.annotations, val_files.images, segmentations=masks, **common)
     if val_set.categories != train_set.categories:
         raise ValueError("training and validation data have different categories: use one list for both.")
     torch.manual_seed(options.seed)  # the parts without pretrained weights
@@ -133,6 +165,7 @@ def _train(options: argparse.Namespace, processes: Processes) -> dict[str, dict[
         precision.scaler.load_state_dict(resumed["scaler"])
         start, history = resumed["epoch"], resumed["history"]
     if processes.is_first:
+        _begin(options)
         print(
             f"{options.detector} on {options.model}: {len(train_set)} training images ({_left_out(train_set)}), "
             f"{len(val_set)} validation images, {train_set.num_classes - 1} categories; "

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from timm_gcp.weights.rebuild import create
+
 PAPER_MODELS = ("resnet18_gcp", "resnet34_gcp", "resnet50_gcp", "resnet101_gcp")
 # Appendix V: parameters in millions, "GFLOPs" (multiply-adds), for GAP and GCP ("8k" features: D = 128).
 PAPER = {
@@ -134,11 +136,9 @@ def measure(
         model_args: Arguments of the model, whatever their names.
         **kwargs: Further ones; 3 image channels unless `in_chans` says otherwise.
     """
-    import timm
-
     kwargs = {**(model_args or {}), **kwargs}
     with device if timed else torch.device("meta"):  # counting needs no numbers
-        model: Any = timm.create_model(name, **kwargs)
+        model = create(name, False, kwargs)
     size = (int(kwargs.get("in_chans", 3)), img_size, img_size)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     macs = count_macs(model, size)

@@ -105,6 +105,9 @@ def export_onnx(
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+    written = dict(program.model.opset_imports).get("")  # type: ignore[union-attr]
+    if opset is not None and written != opset:
+        raise RuntimeError(f"torch can't write operator set {opset}, only {written}: leave out --opset, or give that.")
     with replacing(path) as partial:
         program.save(str(partial), external_data=False)  # type: ignore[union-attr]
         return _compare(model, partial, images, batch_sizes)

@@ -34,6 +34,8 @@ def find_images(patterns: Sequence[str]) -> list[Path]:
     found: dict[Path, None] = {}
     for pattern in patterns:
         path = Path(pattern)
+        if not pattern:  # which would be the folder that one is in
+            raise FileNotFoundError("an empty name was given: name image files, folders or glob patterns.")
         if path.is_dir():
             inside = sorted(
                 (item for item in path.rglob("*") if item.is_file()), key=lambda item: natural_key(str(item))

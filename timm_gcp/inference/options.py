@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from timm_gcp.common.named_values import NamedValues
+from timm_gcp.common.ranges import CLASSES, CROP, PIXELS, POSITIVE, Range, number, whole
 from timm_gcp.weights.record import checked_data_config, read_data_config
 
 _DATA = ("img_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")  # options of the data configuration
@@ -12,8 +14,6 @@ _DATA = ("img_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")  #
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that `load_model` reads."""
-    from timm.utils import ParseKwargs
-
     group = parser.add_argument_group("model")
     group.add_argument(
         "--model", metavar="NAME", help="timm model, with tag if wanted, or local-dir:PATH, hf-hub:ORG/NAME"
@@ -22,11 +22,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", metavar="PATH", help="weights: a run's folder (best, else last), a checkpoint, or safetensors"
     )
     group.add_argument("--use-ema", action="store_true", help="take the averaged weights of the checkpoint")
-    group.add_argument("--num-classes", type=int, metavar="N", help="classes, where the model's own number is wrong")
-    group.add_argument("--in-chans", type=int, metavar="N", help="image channels")
+    group.add_argument(
+        "--num-classes", type=whole(CLASSES), metavar="N", help="classes, where the model's own number is wrong"
+    )
+    group.add_argument("--in-chans", type=whole(PIXELS), metavar="N", help="image channels")
     add_data_arguments(group)
     group.add_argument(
-        "--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="further arguments, name=value"
+        "--model-kwargs", nargs="*", default={}, action=NamedValues, help="further arguments, name=value"
     )
     group.add_argument("--device", metavar="NAME", help="device; cuda where there is one, else cpu")
     group.add_argument("--channels-last", action="store_true", help="use the channels_last memory layout")
@@ -39,11 +41,11 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def add_data_arguments(group: Any) -> None:
     """Declare the options that say how images are prepared; `data_options` reads them."""
     group.add_argument("--data-config", metavar="FILE", help="JSON or YAML file of timm's data configuration")
-    group.add_argument("--img-size", type=int, metavar="N", help="height and width of the input in pixels")
-    group.add_argument("--crop-pct", type=float, metavar="P", help="share of the image kept by the centre crop")
-    group.add_argument("--mean", type=float, nargs="+", metavar="M", help="mean of the pixels, per channel")
+    group.add_argument("--img-size", type=whole(PIXELS), metavar="N", help="height and width of the input in pixels")
+    group.add_argument("--crop-pct", type=number(CROP), metavar="P", help="share of the image kept by the centre crop")
+    group.add_argument("--mean", type=number(Range()), nargs="+", metavar="M", help="mean of the pixels, per channel")
     group.add_argument(
-        "--std", type=float, nargs="+", metavar="S", help="standard deviation of the pixels, per channel"
+        "--std", type=number(POSITIVE), nargs="+", metavar="S", help="standard deviation of the pixels, per channel"
     )
     group.add_argument("--interpolation", metavar="NAME", help="resizing of images")
 

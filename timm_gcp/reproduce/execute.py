@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from timm_gcp.common.files import write_text
+from timm_gcp.common.interrupt import on_interrupt
 from timm_gcp.reproduce.jobs import Job, environment_of
 
 SETTINGS = "reproduce.json"  # in each job's folder
@@ -94,11 +95,12 @@ def execute(jobs: Sequence[Job], run_command: RunCommand) -> None:
             for path in job.fresh:
                 path.unlink(missing_ok=True)
         write_text(job.folder / SETTINGS, json.dumps(plain(job), indent=1, sort_keys=True) + "\n")
-        if job.action is not None:
-            job.action()
-        else:
-            print(command_line(job, how), flush=True)
-            _run([*job.command, *more], job, run_command)
+        with on_interrupt(partial("{0.name} is in {0.folder}: the same command goes on from there.".format, job)):
+            if job.action is not None:
+                job.action()
+            else:
+                print(command_line(job, how), flush=True)
+                _run([*job.command, *more], job, run_command)
         if not job.finished():
             raise RuntimeError(f"{job.name} ended without all of its results; see what it printed and run this again.")
 

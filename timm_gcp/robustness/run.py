@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from timm_gcp.common.files import file_sha256, write_text
+from timm_gcp.common.interrupt import on_interrupt
 from timm_gcp.common.messages import listed
 from timm_gcp.datasets.class_map import digest, read_class_map
 from timm_gcp.datasets.fashion_mnist import FASHION_MNIST_CLASSES
@@ -236,7 +237,8 @@ def _measure(
         own = _settings(args, classifier, i) | settings
         results.append(open_result(path, args.benchmark, classifier.label, own, args.restart))
     start = time.perf_counter()
-    images = measure(results, lambda i: save_result(paths[i], results[i]))
+    with on_interrupt(lambda: f"The parts measured so far are in {args.output}: the same command goes on from there."):
+        images = measure(results, lambda i: save_result(paths[i], results[i]))
     seconds = time.perf_counter() - start
     rate = images / seconds if images else None
     return results, {"images": images, "models": len(classifiers), "seconds": seconds, "images_per_second": rate}

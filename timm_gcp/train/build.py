@@ -9,15 +9,16 @@ import argparse
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from timm.data import FastCollateMixup, Mixup, create_loader
 from timm.loss import LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
-from timm.models import create_model
 from torch import nn
 
 from timm_gcp.train.data import check_folder, open_split
+from timm_gcp.train.ranges import check_policy
 from timm_gcp.weights import rebuild
 
 _logger = logging.getLogger(__name__)
@@ -32,29 +33,49 @@ class Loaders:
     mixup: Mixup | None = None  # applied in the loop where the loader doesn't
 
 
+def check_sources(args: argparse.Namespace) -> None:
+    """Check the files that a run starts from.
+
+    Raises:
+        FileNotFoundError: One is missing.
+        ValueError: Weights are named that would not be loaded.
+    """
+    for key in ("initial_checkpoint", "pretrained_path", "resume"):
+        path = getattr(args, key)
+        if path and not Path(path).is_file():
+            option = key.replace("_", "-")
+            raise FileNotFoundError(f"no checkpoint at {path!r}: give a file with --{option}, or leave it out.")
+    if args.pretrained_path and not args.pretrained:
+        raise ValueError("--pretrained-path is read with --pretrained only: add that, or use --initial-checkpoint.")
+
+
 def build_model(args: argparse.Namespace, device: torch.device) -> Any:
-    """Create the model of a run on its device; sets `args.num_classes` and `args.in_chans` where they were left out."""
+    """Create the model of a run on its device; sets `args.num_classes` and `args.in_chans` where they were left out.
+
+    Raises:
+        ValueError: An unknown model, or arguments that it doesn't take.
+    """
     in_chans = args.in_chans if args.in_chans is not None else args.input_size[0] if args.input_size else 3
     args.in_chans = in_chans  # as the checkpoint is to say
     overlay: dict[str, Any] = {}
     if args.pretrained_path:  # num_classes=-1 makes timm adapt the classifier
         overlay["pretrained_cfg_overlay"] = {"file": args.pretrained_path, "num_classes": -1}
-    model: Any = create_model(
-        args.model,
-        pretrained=args.pretrained,
-        in_chans=in_chans,
-        num_classes=args.num_classes,
-        drop_rate=args.drop,
-        drop_path_rate=args.drop_path,
-        drop_block_rate=args.drop_block,
-        global_pool=args.gp,
-        bn_momentum=args.bn_momentum,
-        bn_eps=args.bn_eps,
-        scriptable=False,
-        checkpoint_path=args.initial_checkpoint,
+    settings = {
+        "in_chans": in_chans,
+        "num_classes": args.num_classes,
+        "drop_rate": args.drop,
+        "drop_path_rate": args.drop_path,
+        "drop_block_rate": args.drop_block,
+        "global_pool": args.gp,
+        "bn_momentum": args.bn_momentum,
+        "bn_eps": args.bn_eps,
+        "scriptable": False,
+        "checkpoint_path": args.initial_checkpoint,
         **overlay,
-        **args.model_kwargs,
-    )
+    }
+    if twice := [key for key in args.model_kwargs if settings.get(key) not in (None, "", False)]:
+        raise ValueError(f"model_kwargs has {', '.join(twice)}, which a key of its own sets: give one of them.")
+    model = rebuild.create(args.model, args.pretrained, {**settings, **args.model_kwargs})
     with torch.no_grad():
         if args.head_init_scale is not None:
             model.get_classifier().weight.mul_(args.head_init_scale)
@@ -138,6 +159,7 @@ def build_loaders(args: argparse.Namespace, data_config: dict[str, Any], device:
         else:
             collate = FastCollateMixup(**options)
     plain = args.no_aug or not args.train_interpolation
+    check_policy(vars(args))
     train = create_loader(
         train_set,
         batch_size=args.batch_size,
@@ -179,6 +201,24 @@ def build_criterion(args: argparse.Namespace) -> nn.Module:
     if mixup_active(args):
         return SoftTargetCrossEntropy()
     return LabelSmoothingCrossEntropy(smoothing=args.smoothing) if args.smoothing else nn.CrossEntropyLoss()
+
+
+def build_optimizer(args: argparse.Namespace, model: Any) -> Any:
+    """timm's optimizer of a recipe.
+
+    Raises:
+        ValueError: timm has no such optimizer, or it doesn't take the recipe's values.
+    """
+    from timm.optim import create_optimizer_v2, optimizer_kwargs
+
+    try:
+        return create_optimizer_v2(model, **optimizer_kwargs(cfg=args), **args.opt_kwargs)
+    except (TypeError, ValueError, AssertionError, KeyError, IndexError) as error:
+        given = f" with opt_kwargs {args.opt_kwargs}" if args.opt_kwargs else ""
+        raise ValueError(
+            f"the optimizer {args.opt!r} can't be made{given}: {error}. Check --opt and its options; "
+            "`timm.optim.list_optimizers()` lists the names."
+        ) from error
 
 
 def resolve_rate(args: argparse.Namespace) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 
 from timm_gcp.common.messages import did_you_mean
 from timm_gcp.common.recipe import find_recipe, read_recipe
+from timm_gcp.train.ranges import check_list, check_value
 
 
 @dataclass(frozen=True)
@@ -173,15 +174,10 @@ TRAIN_PY_ONLY: frozenset[str] = frozenset({
 })
 # fmt: on
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "amp_dtype": ("float16", "bfloat16"),
-    "clip_mode": ("norm", "value", "agc"),
-    "eval_metric": ("top1", "top5", "loss"),
-    "lr_base_scale": ("", "linear", "sqrt"),
-    "worker_seeding": ("all", "part"),
-    "mixup_mode": ("batch", "pair", "elem"),
-}
-_AT_LEAST_ONE = ("batch_size", "epochs", "val_interval", "checkpoint_hist", "log_interval", "grad_accum_steps")
+# Keys that may be null although they have a default: none, the whole range, or what another key says.
+_MAY_BE_NULL = frozenset(
+    {"color_jitter", "drop", "ratio", "scale", "smoothing", "train_interpolation", "val_split", "weight_decay"}
+)
 
 
 def unknown_key(key: str, where: str) -> str:
@@ -226,32 +222,45 @@ def _checked(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _convert(option: Option, value: Any, where: str) -> Any:
-    if value is None and option.name not in _AT_LEAST_ONE:
-        return None  # as in train.py: `color_jitter: null` means none, not the default
+    if value is None:
+        return _null(option, where)
     if option.many:
         items = value if isinstance(value, list | tuple) else [value]
-        return [_convert_one(option, item, where) for item in items]
+        values = [_convert_one(option, item, where) for item in items]
+        check_list(option.name, values, where)
+        return values
     return _convert_one(option, value, where)
 
 
+def _null(option: Option, where: str) -> Any:
+    """What a null stands for: as in train.py, `color_jitter: null` means none, not the default."""
+    if option.default is None or option.name in _MAY_BE_NULL:
+        return None
+    if option.default in ("", False) and option.type in (str, bool):
+        return option.default
+    if option.type is dict:
+        return {}
+    raise ValueError(f"{where}: {option.name} must be {_KINDS[option.type]}, got None.")
+
+
+_KINDS = {bool: "a switch", dict: "a mapping", int: "int", float: "float", str: "str"}
+
+
 def _convert_one(option: Option, value: Any, where: str) -> Any:
-    problem = ""
+    wrong = ValueError(f"{where}: {option.name} must be {_KINDS[option.type]}, got {value!r}.")
     if option.type is bool or option.type is dict:
-        problem = "" if isinstance(value, option.type) else f"a {'switch' if option.type is bool else 'mapping'}"
-    elif isinstance(value, bool | dict | list | tuple):
-        problem = option.type.__name__
-    else:
-        try:
-            if option.type is int and isinstance(value, float) and value != int(value):
-                raise ValueError
-            value = option.type(value)
-        except (TypeError, ValueError):
-            problem = option.type.__name__
-    if problem:
-        raise ValueError(f"{where}: {option.name} must be {problem}, got {value!r}.")
-    choices = _CHOICES.get(option.name)
-    if choices is not None and value not in choices:
-        raise ValueError(f"{where}: {option.name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
-    if option.name in _AT_LEAST_ONE and value < 1:
-        raise ValueError(f"{where}: {option.name} must be at least 1, got {value}.")
-    return value
+        if not isinstance(value, option.type):
+            raise wrong
+        if isinstance(value, dict) and not all(isinstance(key, str) and key.isidentifier() for key in value):
+            raise ValueError(f"{where}: {option.name} maps names of arguments to values, got {value!r}.")
+        return value
+    if value is None or isinstance(value, bool | dict | list | tuple):
+        raise wrong
+    try:
+        converted = option.type(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise wrong from error
+    if isinstance(value, float) and option.type is int and converted != value:
+        raise wrong
+    check_value(option.name, converted, where)
+    return converted

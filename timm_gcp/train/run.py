@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,12 +23,15 @@ import yaml
 
 from timm_gcp.common.device import fast_kernels, pick_device
 from timm_gcp.common.files import write_text
+from timm_gcp.common.interrupt import on_interrupt
 from timm_gcp.train.build import (
     Loaders,
     build_criterion,
     build_loaders,
     build_model,
+    build_optimizer,
     build_scheduler,
+    check_sources,
     images_in,
     resolve_data,
     resolve_rate,
@@ -35,8 +39,10 @@ from timm_gcp.train.build import (
 )
 from timm_gcp.train.callback import Callback
 from timm_gcp.train.data import check_data
+from timm_gcp.train.folder import begin_run, check_free, kept, run_folder
 from timm_gcp.train.loop import Precision, make_precision, mean_rate, train_one_epoch, updates_in
 from timm_gcp.train.progress import Start
+from timm_gcp.train.saver import WholeSaver
 from timm_gcp.train.summary import Summary
 
 _logger = logging.getLogger(__name__)
@@ -63,23 +69,30 @@ class Run:
     best_epoch: int | None = None
 
 
-def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders: LoaderFactory = build_loaders) -> Run:
+def train(
+    args: argparse.Namespace,
+    callbacks: Sequence[Callback] = (),
+    loaders: LoaderFactory = build_loaders,
+    force: bool = False,
+) -> Run:
     """Train by a resolved recipe (`resolve_args`).
 
     Args:
         args: A value for each of `train.options.OPTIONS`; not changed.
         callbacks: Watchers, called in this order.
         loaders: Makes the loaders from `(args, data config, device)`, where not timm's are to be used.
+        force: Replace another run in the run's folder.
 
     Raises:
+        FileExistsError: The run's folder holds another run.
         ValueError: A key has a value that can't be used; says which and what is allowed.
-        FileNotFoundError: The checkpoint to resume is missing.
+        FileNotFoundError: A checkpoint to start from is missing.
         RuntimeError: The loss is no longer finite.
+        OSError: A file can't be written.
     """
     from timm.models import safe_model_name
-    from timm.optim import create_optimizer_v2, optimizer_kwargs
     from timm.task import ClassificationTask
-    from timm.utils import CheckpointSaver, random_seed
+    from timm.utils import random_seed
 
     from timm_gcp.train.checkpoint import resume
 
@@ -90,6 +103,9 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     device = pick_device(args.device)
     fast_kernels(device)
     args.device = str(device)
+    check_sources(args)
+    if args.experiment:
+        check_free(run_folder(args, ""), args.resume, force)
     if loaders is build_loaders:
         check_data(args)
     text = yaml.safe_dump(vars(args), default_flow_style=False)
@@ -99,9 +115,9 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     data_config = resolve_data(args, model)
     made = loaders(args, data_config, device)
     args.lr = resolve_rate(args)
-    kept = _recorded(args, model, data_config, made)
+    recorded = _recorded(args, model, data_config, made)
     task = ClassificationTask(model, build_criterion(args), device=device, verbose=False)
-    optimizer = create_optimizer_v2(task.get_trainable_module(), **optimizer_kwargs(cfg=args), **args.opt_kwargs)
+    optimizer = build_optimizer(args, task.get_trainable_module())
     precision = make_precision(args, device)
 
     start, averaged = 0, None
@@ -122,17 +138,16 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     if scheduler is not None and start > 0:
         scheduler.step_update(start * updates) if args.sched_on_updates else scheduler.step(start)
 
-    name = args.experiment or "-".join(
-        [datetime.now().strftime("%Y%m%d-%H%M%S"), safe_model_name(args.model), str(data_config["input_size"][-1])]
-    )
-    folder = Path(args.output or "output/train") / name
+    name = [datetime.now().strftime("%Y%m%d-%H%M%S"), safe_model_name(args.model), str(data_config["input_size"][-1])]
+    folder = run_folder(args, "-".join(name))
     folder.mkdir(parents=True, exist_ok=True)
+    begin_run(folder, args.resume, force)
     write_text(folder / "args.yaml", text)
     metric = args.eval_metric if made.val is not None else "loss"
-    saver = CheckpointSaver(
+    saver = WholeSaver(
         model=model,
         optimizer=optimizer,
-        args=kept,
+        args=recorded,
         amp_scaler=precision.scaler,
         task=task,
         checkpoint_dir=str(folder),
@@ -161,26 +176,38 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
         device=str(device),
         resumed=str(args.resume or ""),
     )
-    for callback in callbacks:
-        callback.on_start(facts)
-    for epoch in range(start, epochs):
-        _set_epoch(made.train, epoch)
-        loss = train_one_epoch(epoch, task, made, optimizer, args, device, precision, scheduler, callbacks, epochs)
-        validated = (epoch + 1) % args.val_interval == 0 or epoch + 1 == epochs
-        score = None
-        if validated:
-            row = {"epoch": epoch, "train_loss": loss, **_validate(task, made, args, device, precision)}
-            row["lr"] = mean_rate(optimizer)
-            summary.write(row)
-            run.rows.append(row)
-            score = row["train_loss" if made.val is None else f"eval_{metric}"]
-            run.best_metric, run.best_epoch = saver.save_checkpoint(epoch, metric=score)
-        if scheduler is not None:
-            scheduler.step(epoch + 1, score)
-        if validated:
-            for callback in callbacks:
-                callback.on_epoch_end(epoch, epochs, row, folder)
+    with on_interrupt(lambda: kept(folder)):
+        for callback in callbacks:
+            callback.on_start(facts)
+        for epoch in range(start, epochs):
+            _set_epoch(made.train, epoch)
+            loss = train_one_epoch(epoch, task, made, optimizer, args, device, precision, scheduler, callbacks, epochs)
+            validated = (epoch + 1) % args.val_interval == 0 or epoch + 1 == epochs
+            score = None
+            if validated:
+                row = {"epoch": epoch, "train_loss": loss, **_validate(task, made, args, device, precision)}
+                row["lr"] = mean_rate(optimizer)
+                summary.write(row)
+                run.rows.append(row)
+                score = row["train_loss" if made.val is None else f"eval_{metric}"]
+                run.best_metric, run.best_epoch = saver.save_checkpoint(epoch, metric=_ranked(row, score))
+            if scheduler is not None:
+                scheduler.step(epoch + 1, score)
+            if validated:
+                for callback in callbacks:
+                    callback.on_epoch_end(epoch, epochs, row, folder)
     return run
+
+
+def _ranked(row: dict[str, float], score: float) -> float | None:
+    """The score of an epoch, None where it or the validation loss is not finite: such weights are never the best."""
+    if math.isfinite(score) and math.isfinite(row.get("eval_loss", 0.0)):
+        return score
+    _logger.warning(
+        "epoch %d: the validation loss is %s; its checkpoint is not counted among the best.",
+        row["epoch"] + 1, row.get("eval_loss", score),
+    )  # fmt: skip
+    return None
 
 
 def _recorded(
@@ -212,7 +239,7 @@ def _import_modules(args: argparse.Namespace) -> None:
     for module in args.device_modules or ():
         try:
             importlib.import_module(module)
-        except ImportError as error:
+        except Exception as error:  # whatever the module does when it is imported
             raise ValueError(f"device_modules: can't import {module!r}: {error}") from error
 
 

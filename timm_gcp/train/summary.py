@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
+
+from timm_gcp.common.files import replacing
 
 
 class Summary:
@@ -17,23 +20,28 @@ class Summary:
         if path.is_file() and start > 0:
             with path.open(newline="") as file:
                 kept = [row for row in csv.DictReader(file) if row["epoch"].isdigit() and int(row["epoch"]) < start]
-        path.unlink(missing_ok=True)
-        if kept:
-            with path.open("w", newline="") as file:
-                writer = csv.DictWriter(file, fieldnames=list(kept[0]))
-                writer.writeheader()
-                writer.writerows(kept)
+        if not kept:
+            path.unlink(missing_ok=True)
+            return
+        with replacing(path) as partial, partial.open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(kept[0]))
+            writer.writeheader()
+            writer.writerows(kept)
 
     def write(self, row: dict[str, float]) -> None:
         """Append the row of an epoch."""
         parts: dict[str, dict[str, float]] = {part: {} for part in ("train_", "eval_")}
         for part, values in parts.items():
             values.update({name.removeprefix(part): value for name, value in row.items() if name.startswith(part)})
-        self._update(
-            row["epoch"],
-            parts["train_"],
-            parts["eval_"],
-            filename=str(self.path),
-            lr=row["lr"],
-            write_header=not self.path.is_file(),
-        )
+        first = not self.path.is_file()
+        with replacing(self.path) as partial:
+            if not first:
+                shutil.copyfile(self.path, partial)
+            self._update(
+                row["epoch"],
+                parts["train_"],
+                parts["eval_"],
+                filename=str(partial),
+                lr=row["lr"],
+                write_header=first,
+            )

@@ -167,8 +167,16 @@ def create(name: str, pretrained: bool, arguments: Mapping[str, Any]) -> Any:
 
     try:
         return create_model(name, pretrained=pretrained, **arguments)
-    except TypeError as error:
-        raise ValueError(f"{name} can't be built with {dict(arguments)}: {error}") from error
+    except (
+        TypeError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+    ) as error:  # as models refuse values
+        given = {key: value for key, value in arguments.items() if value not in (None, "")}
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"{name} can't be built with {given}: {reason}. Check the model's arguments.") from error
     except RuntimeError as error:
         if "Unknown model" not in str(error):
             raise
