@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from timm_gcp.common.device import pick_device
-from timm_gcp.weights.rebuild import create, rebuild, resolve_data
+from timm_gcp.weights.named import create
+from timm_gcp.weights.rebuild import rebuild, resolve_data
 from timm_gcp.weights.record import Record, checked_data_config, read_data_config
 from timm_gcp.weights.source import read_source
 

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from timm.data import FastCollateMixup, Mixup, create_loader
 from timm.loss import LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
-from timm.models import create_model
 from torch import nn
 
+from timm_gcp.train.checkpoint import check_values_of, load_initial
 from timm_gcp.train.data import check_folder, open_split
 from timm_gcp.weights import rebuild
+from timm_gcp.weights.named import create
 
 _logger = logging.getLogger(__name__)
 
@@ -38,23 +39,23 @@ def build_model(args: argparse.Namespace, device: torch.device) -> Any:
     args.in_chans = in_chans  # as the checkpoint is to say
     overlay: dict[str, Any] = {}
     if args.pretrained_path:  # num_classes=-1 makes timm adapt the classifier
+        check_values_of(args.pretrained_path)
         overlay["pretrained_cfg_overlay"] = {"file": args.pretrained_path, "num_classes": -1}
-    model: Any = create_model(
-        args.model,
-        pretrained=args.pretrained,
-        in_chans=in_chans,
-        num_classes=args.num_classes,
-        drop_rate=args.drop,
-        drop_path_rate=args.drop_path,
-        drop_block_rate=args.drop_block,
-        global_pool=args.gp,
-        bn_momentum=args.bn_momentum,
-        bn_eps=args.bn_eps,
-        scriptable=False,
-        checkpoint_path=args.initial_checkpoint,
+    arguments = {
+        "in_chans": in_chans,
+        "num_classes": args.num_classes,
+        "drop_rate": args.drop,
+        "drop_path_rate": args.drop_path,
+        "drop_block_rate": args.drop_block,
+        "global_pool": args.gp,
+        "bn_momentum": args.bn_momentum,
+        "bn_eps": args.bn_eps,
+        "scriptable": False,
         **overlay,
-        **args.model_kwargs,
-    )
+    }
+    model: Any = create(args.model, args.pretrained, {**arguments, **args.model_kwargs})
+    if args.initial_checkpoint:
+        load_initial(model, args.initial_checkpoint)
     with torch.no_grad():
         if args.head_init_scale is not None:
             model.get_classifier().weight.mul_(args.head_init_scale)

@@ -37,6 +37,7 @@ from timm_gcp.train.data import check_data
 from timm_gcp.train.loop import Precision, make_precision, mean_rate, train_one_epoch, updates_in
 from timm_gcp.train.progress import Start
 from timm_gcp.train.summary import Summary
+from timm_gcp.weights.fit import load_whole
 
 _logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     if args.model_ema:
         task.setup_ema(decay=args.model_ema_decay, use_warmup=args.model_ema_warmup)
         if averaged is not None:
-            task.get_trainable_module(ema=True).module.load_state_dict(averaged)
+            load_whole(task.get_trainable_module(ema=True).module, averaged, args.resume)
     if args.torchcompile:
         task.compile(backend=args.torchcompile, mode=args.torchcompile_mode)
 
