@@ -12,6 +12,7 @@ from importlib.metadata import version
 from platform import python_version
 
 from timm_gcp import __version__
+from timm_gcp.common.messages import in_lines
 
 # subcommand -> (module, one-line help). A command module has two functions:
 # `add_arguments(parser)` declares its options, `main(args)` runs it and returns the exit status.
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return 141  # what a shell reports for a process that SIGPIPE ended
     except (ValueError, OSError, ImportError, RuntimeError) as error:
-        print(f"timm-gcp {chosen}: error: {error}", file=sys.stderr)
+        print(f"timm-gcp {chosen}: error: {in_lines(error)}", file=sys.stderr)
         if isinstance(error, OSError):
             _drop_output()
         return 1

@@ -1,4 +1,4 @@
-"""Broken and hostile weights, command by command: one sentence, a status other than 0, and nothing changed on the disk."""
+"""Broken and hostile weights, command by command: one sentence, a status other than 0, an unchanged disk."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tree(root: Path) -> dict[str, str]:
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
         for path in sorted(root.rglob("*"))
-        if path.name != "__pycache__"
+        if path.relative_to(root).parts not in (("home",), ("home", "weights"))
     }
 
 
@@ -59,7 +59,7 @@ def refused(arguments: list[Any], message: str, root: Path, capsys: pytest.Captu
     assert len(error.splitlines()) == 1, error
     assert all(str(name) in error for name in names), error
     assert "\x1b" not in error
-    assert {name: digest for name, digest in tree(root).items() if name not in ("home", "home/weights")} == before
+    assert tree(root) == before
     return error
 
 
@@ -75,7 +75,6 @@ def reading(path: Path, data: Path) -> dict[str, list[Any]]:
         "predict": ["predict", image, "--checkpoint", path, "--device", "cpu"],
         "validate": ["validate", "--data-dir", data, "--checkpoint", path, "--device", "cpu", "--workers", "0"],
         "onnx": ["export", "--checkpoint", path, "--onnx", "out.onnx"],
-        "detect eval": ["detect", "eval", "--checkpoint", path, "--data-dir", data, "--device", "cpu"],
         "detect predict": ["detect", "predict", image, "--checkpoint", path, "--output", "out", "--device", "cpu"],
         "resume": [*train, "--resume", path],
         "initial": [*train, "--initial-checkpoint", path],
@@ -84,25 +83,28 @@ def reading(path: Path, data: Path) -> dict[str, list[Any]]:
 
 
 COMMANDS = (
-    "import", "export", "push", "predict", "validate", "onnx", "detect eval", "detect predict", "resume", "initial",
+    "import", "export", "push", "predict", "validate", "onnx", "detect predict", "resume", "initial",
     "pretrained path",
 )  # fmt: skip
+FEW = ("page", "checksum", "payload", "stride 0", "meta", "overlap")  # for those that share the reader
 CLASSIFIERS = ("import", "export", "push", "predict", "validate", "onnx")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_unreadable_files(command: str, data: Path, tmp_path: Path, capsys: Any) -> None:
-    for kind, (write, message) in hostile.UNREADABLE.items():
+    kinds = hostile.UNREADABLE if command in ("import", "predict", "resume") else FEW
+    for kind in kinds:
+        write, message = hostile.UNREADABLE[kind]
         path = tmp_path / f"{kind}.pth"
         write(path)
-        if command == "push" and kind == "x":
-            continue
         refused(reading(path, data)[command], message, tmp_path, capsys, path.name)
 
 
 @pytest.mark.parametrize("command", CLASSIFIERS)
 def test_unusable_weights(command: str, data: Path, tmp_path: Path, capsys: Any) -> None:
     for kind, (write, message) in hostile.UNUSABLE.items():
+        if command not in ("import", "predict") and kind not in ("nan", "int8"):
+            continue
         path = tmp_path / f"{kind}.pth"
         write(path)
         refused(reading(path, data)[command], message, tmp_path, capsys, path.name)
@@ -140,6 +142,8 @@ def test_broken_configurations(kind: str, data: Path, tmp_path: Path, capsys: An
         refused(given, message, tmp_path, capsys, folder)
         refused(["train", "--model", name, "--pretrained", "--data-dir", data, "--num-classes", "3", "--device", "cpu",
                  "--output", "out"], message, tmp_path, capsys, folder)  # fmt: skip
+    if kind not in ("no JSON", "null", "unknown argument", "two names", "many classes"):
+        return
     shutil.copytree(folder, tmp_path / "home" / "weights" / f"{tiny.ARCH}.x")
     given = ["weights", "push", f"{tiny.ARCH}.x", "--licence", "mit", "--dry-run"]
     refused(given, message, tmp_path, capsys, f"{tiny.ARCH}.x")
@@ -298,17 +302,22 @@ DETECTORS = {
     "source": (lambda path: detector(path, checkpoint="/etc/passwd"), "its checkpoint is '/etc/passwd'"),
     "huge": (lambda path: detector(path, min_size=10**9), "its min_size is '1000000000'"),
     "wide": (lambda path: detector(path, fpn_channels=8192, head_channels=8192), "bytes of memory for the detector"),
-    "unknown": (lambda path: detector(path, foo=1), "a detector that can't be built"),
     "kind": (lambda path: detector(path, detector="yolo"), ""),
     "classes": (lambda path: detector(path, num_classes=7), "1 categories for 7 classes"),
-    "weights": (lambda path: detector(path), "missing: "),
+    "weights": (lambda path: detector(path, numbers=2_000_000), "missing: "),
 }
 
 
-def detector(path: Path, **changed: Any) -> None:
+def detector(path: Path, numbers: int = 2, **changed: Any) -> None:
     spec = {"detector": "fasterrcnn", "name": "resnet18_gcp", "num_classes": 2, "image_mean": [0.5] * 3,
             "image_std": [0.5] * 3, **changed}  # fmt: skip
-    content = {"detector": spec, "categories": {1: "cat"}, "model": {"x": torch.ones(2)}, "epoch": 1, "history": []}
+    content = {
+        "detector": spec,
+        "categories": {1: "cat"},
+        "model": {"x": torch.ones(numbers)},
+        "epoch": 1,
+        "history": [],
+    }
     torch.save(content, path)
 
 

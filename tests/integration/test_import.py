@@ -44,15 +44,21 @@ LAYERS = [
 # models back.
 WEIGHTS = {
     "weights",
+    "weights.allowed",
     "weights.architectures",
     "weights.authors",
     "weights.bundled",
     "weights.catalog",
     "weights.checkpoint",
+    "weights.classes",
+    "weights.container",
     "weights.fit",
     "weights.hub_errors",
     "weights.layouts",
+    "weights.named",
+    "weights.record",
     "weights.resolve",
+    "weights.sanity",
     "weights.store",
     "weights.triangle_order",
 }

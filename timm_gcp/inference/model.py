@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from timm_gcp.common.device import pick_device
+from timm_gcp.common.messages import printable
 from timm_gcp.weights.named import create
 from timm_gcp.weights.rebuild import rebuild, resolve_data
 from timm_gcp.weights.record import Record, checked_data_config, read_data_config
@@ -142,6 +143,7 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
         model = model.to(memory_format=torch.channels_last)
     autocast = torch.autocast(device.type, dtype=getattr(torch, args.amp_dtype)) if args.amp else nullcontext()
     names = record.label_names or label_names(model, getattr(args, "dataset", None) or record.dataset)
+    names = tuple(map(printable, names)) if names else None  # they end up in a terminal
     return Loaded(model, name, record.data_config, names, device, autocast, record.dataset, record.class_map, epoch)
 
 

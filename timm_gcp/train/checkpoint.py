@@ -167,9 +167,8 @@ def resume(
     """
     checkpoint = load_checkpoint(path)
     load_whole(unwrap_model(task.get_eval_model()), _finite(checkpoint["state_dict"], path), path)
-    if optimizer is not None:
-        if "optimizer" not in checkpoint:
-            raise ValueError(f"{str(path)!r} holds no optimizer state: add --no-resume-opt to resume the weights only.")
+    if optimizer is not None and "optimizer" not in checkpoint:
+        raise ValueError(f"{str(path)!r} holds no optimizer state: add --no-resume-opt to resume the weights only.")
     try:
         if optimizer is not None:
             optimizer.load_state_dict(checkpoint["optimizer"])
@@ -182,7 +181,8 @@ def resume(
         ) from error
     epoch, format_version = checkpoint.get("epoch", -1), checkpoint.get("version", 2)
     if type(epoch) is not int or not -1 <= epoch < 10**9 or not is_number(format_version):
-        raise ValueError(f"{str(path)!r} doesn't say its epoch ({one_line(epoch, 80)}): give --start-epoch and the file "
-                         "as --initial-checkpoint.")  # fmt: skip
+        raise ValueError(
+            f"{str(path)!r} doesn't say its epoch ({one_line(epoch, 80)}): take its weights with --initial-checkpoint."
+        )
     averaged = _finite(checkpoint["state_dict_ema"], path) if checkpoint.get("state_dict_ema") else None
     return epoch + (1 if format_version > 1 else 0), averaged

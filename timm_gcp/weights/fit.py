@@ -27,8 +27,8 @@ def check_kind(name: object, tensor: torch.Tensor) -> None:
     if tensor.is_quantized or tensor.layout != torch.strided or tensor.dtype not in (*_FLOATS, *_COUNTS):
         kind = str(tensor.dtype if tensor.layout == torch.strided else tensor.layout).removeprefix("torch.")
         raise ValueError(
-            f"The entry {str(name)[:200]!r} is of type {kind}. Weights are dense and of type float32, float16, bfloat16 "
-            "or float64: convert them before saving."
+            f"The entry {str(name)[:200]!r} is of type {kind}. Weights are dense and of type float32, float16, "
+            "bfloat16 or float64: convert them before saving."
         )
 
 

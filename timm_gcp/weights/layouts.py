@@ -93,8 +93,8 @@ def unwrap(checkpoint: Mapping[str, Any], use_ema: bool = False) -> dict[str, to
     for key, value in checkpoint.items():
         if not isinstance(value, torch.Tensor):
             raise ValueError(
-                f"A state dict maps names to tensors. Entry {str(key)[:200]!r} is of type {type(value).__name__}; a training "
-                f"checkpoint keeps its weights under one of {', '.join(CONTAINERS + EMA_CONTAINERS)}."
+                f"A state dict maps names to tensors. Entry {str(key)[:200]!r} is of type {type(value).__name__}; a "
+                f"training checkpoint keeps its weights under one of {', '.join(CONTAINERS + EMA_CONTAINERS)}."
             )
         check_kind(key, value)
         name = ".".join(part for part in str(key).split(".") if part not in WRAPPERS)

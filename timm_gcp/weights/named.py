@@ -6,6 +6,7 @@ for are looked at first, its values afterwards, and what goes wrong is said in o
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,12 +16,14 @@ import torch
 
 from timm_gcp.common.messages import one_line
 from timm_gcp.weights.checkpoint import read_checkpoint
-from timm_gcp.weights.container import check_asked, check_file
+from timm_gcp.weights.container import check_file, read_header
 from timm_gcp.weights.hub_errors import explain
+from timm_gcp.weights.layouts import unwrap
 from timm_gcp.weights.record import Record, record_from_folder
 from timm_gcp.weights.sanity import check_values
 
 _IN_A_FOLDER = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")  # in timm's order
+_SMALL = 1_000_000  # numbers that a model may have whatever its file holds
 _ENDINGS = (".safetensors", ".pth", ".pth.tar", ".bin")
 _SOURCES = ("local-dir:", "hf-hub:", "hf_hub:")
 
@@ -35,7 +38,7 @@ def create(name: str, pretrained: bool, arguments: Mapping[str, Any]) -> Any:
     """
     from timm.models import create_model
 
-    check_named(name, pretrained, arguments)
+    check_named(name, pretrained)
     try:
         model = create_model(name, pretrained=pretrained, **arguments)
     except (FileNotFoundError, ImportError):
@@ -59,13 +62,12 @@ def check_model(model: Any, name: str) -> None:
         raise ValueError(f"{name}: {error}") from error
 
 
-def check_named(name: str, weights: bool, arguments: Mapping[str, Any] | None = None) -> Record | None:
+def check_named(name: str, weights: bool) -> Record | None:
     """Check the folder or repository behind `name`, and that its file accounts for the model; what is said of it there.
 
     Args:
         name: As timm takes it; one that is neither `local-dir:` nor `hf-hub:` is left to timm.
         weights: Whether its weights are wanted.
-        arguments: Keywords of the model that override those that are kept with it.
 
     Raises:
         FileNotFoundError: No such folder, or it lacks the configuration or the weights.
@@ -91,22 +93,29 @@ def check_named(name: str, weights: bool, arguments: Mapping[str, Any] | None = 
             raise ValueError(f"{name}: {error}") from error
         file = _from_hub(place, _IN_A_FOLDER[:2], "it holds no weights") if weights else None
     if file is not None:
-        if check_file(file) == "torch":
-            read_checkpoint(file)
-        check_size(record.architecture, {**record.model_args, **(arguments or {})}, file)
+        try:
+            _check_size(record, file)
+        except ValueError as error:
+            raise ValueError(str(error) if place in str(error) else f"{name}: {error}") from error
     return record
 
 
-def check_size(architecture: str, arguments: Mapping[str, Any], file: Path) -> None:
-    """Refuse a model that takes far more memory than the file that asks for it accounts for.
-
-    Raises:
-        ValueError: Naming the file; or arguments that the model doesn't take.
-    """
-    model = blueprint(architecture, arguments)
-    if model is not None:
-        size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-        check_asked(file, size, f"the model {architecture} as it is described")
+def _check_size(record: Record, file: Path) -> None:
+    """Refuse a model far larger than the weights that it is described with."""
+    if check_file(file) == "torch":
+        held = sum(tensor.numel() for tensor in unwrap(read_checkpoint(file)).values())
+    else:
+        entries = read_header(file)
+        held = sum(math.prod(entry["shape"]) for key, entry in entries.items() if key != "__metadata__")
+    model = blueprint(record.architecture, record.model_args)
+    if model is None:
+        return
+    asked = sum(tensor.numel() for tensor in model.state_dict().values())
+    if asked > 2 * held + _SMALL:
+        raise ValueError(
+            f"{file} holds {held:,} numbers, but {record.architecture} as it is described has {asked:,} "
+            f"({_words(record.model_args)}): the configuration and the weights are not of one model."
+        )
 
 
 def blueprint(name: str, arguments: Mapping[str, Any]) -> Any:
@@ -137,7 +146,8 @@ def _explained(error: Exception, name: str, pretrained: bool, arguments: Mapping
     if told is not None:
         return error if isinstance(error, RuntimeError) and str(error).startswith("No weights") else RuntimeError(told)
     if isinstance(error, ValueError):
-        return error if name in text else ValueError(f"{name}: {error}")
+        place = name.partition(":")[2] or name
+        return error if place in text else ValueError(f"{name}: {error}")
     if isinstance(error, MemoryError) or "allocate memory" in text:
         return ValueError(f"{name} takes more memory than this machine has with {_words(arguments)}: {text}")
     if "loading state_dict" in text or "weights_only" in text:

@@ -238,15 +238,16 @@ def checked_record(
     import timm
 
     def refuse(key: str, value: Any, wanted: str) -> ValueError:
+        got = one_line(value, 80)
         return ValueError(
-            f"{where}: {key} must be {wanted}, got {one_line(value, 80)!r}. Name it with an option instead."
+            f"{where}: {one_line(key, 80)} must be {wanted}, got {got!r}. Name it with an option instead."
         )
 
     name = values.get("architecture")
     if not isinstance(name, str) or re.fullmatch(r"\w+(\.[\w.-]+)?", name) is None:
-        raise refuse("the model", name, "a plain name of timm's, such as resnet50_gcp,")
+        raise refuse("the model", name, "a plain name of timm's, such as resnet50_gcp")
     if not timm.is_model(name.split(".")[0]):
-        raise refuse("the model", name, "one that timm knows (`timm.list_models()`),")
+        raise refuse("the model", name, "one that timm knows (`timm.list_models()`)")
     for section in ("model_args", "data_config", "recipe", "metrics"):
         if not isinstance(values.get(section) or {}, Mapping):
             raise refuse(section, values[section], "a mapping")
@@ -265,7 +266,7 @@ def checked_record(
     if labels is not None and not all(isinstance(label, str) for label in _items(labels)):
         raise refuse("label_names", labels, "a list of strings")
     if labels and model_args.get("num_classes") not in (None, len(labels)):
-        raise refuse("label_names", listed(labels), f"{model_args['num_classes']} names, one a class,")
+        raise refuse("label_names", listed(labels), f"{model_args['num_classes']} names, one a class")
     class_map = values.get("class_map")
     if class_map is not None and not _mapping_of(class_map, int):
         raise refuse("class_map", class_map, "a mapping of names to whole numbers")

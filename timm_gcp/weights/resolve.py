@@ -14,8 +14,6 @@ from timm_gcp.weights import catalog as table
 from timm_gcp.weights import hub_errors, store
 from timm_gcp.weights.checkpoint import read_checkpoint, safe_types
 from timm_gcp.weights.container import check_file
-from timm_gcp.weights.named import check_named, weights_in
-from timm_gcp.weights.record import record_from_folder
 
 _SOURCES = ("file", "state_dict", "url", "hf_hub_id")
 
@@ -46,7 +44,7 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
     if not pretrained:
         folder = store.find(f"{variant}.{cfg}") if isinstance(cfg, str) and cfg else None
         if folder is not None:  # a tag names the model that its weights fit, with or without them
-            record_from_folder(folder)
+            _check_folder(folder, variant, False)
             kwargs = {**table.folder_cfg(folder)[1], **kwargs}
         yield kwargs
         return
@@ -61,7 +59,7 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
         name = f"{variant}.{tag}"
         folder = store.find(name)
         if folder is not None:
-            check_named(f"local-dir:{folder}", True)
+            _check_folder(folder, variant, True)
             stored, model_args = table.folder_cfg(folder)
             kwargs["pretrained_cfg"] = {**stored, "tag": tag}
             kwargs = {**model_args, **kwargs}
@@ -98,8 +96,19 @@ def _as_dict(cfg: Any) -> dict[str, Any]:
     return dict(vars(cfg)) if hasattr(cfg, "hf_hub_id") else {}
 
 
+def _check_folder(folder: Path, variant: str, weights: bool) -> None:
+    """Look at a stored folder before timm does: its configuration, whose model it holds and, if wanted, its weights."""
+    from timm_gcp.weights.named import check_named  # not needed for `import timm_gcp`
+
+    record = check_named(f"local-dir:{folder}", weights)
+    if record is not None and record.architecture.split(".")[0] != variant:
+        raise ValueError(f"{folder} holds weights of {record.architecture}, not of {variant}: rename the folder.")
+
+
 def _check_source(path: Path) -> None:
     """Look at a file, or at the weights in a folder, before timm does."""
+    from timm_gcp.weights.named import weights_in
+
     file = weights_in(path) if path.is_dir() else path
     if check_file(file) == "torch":
         read_checkpoint(file)
