@@ -13,6 +13,7 @@ from tqdm import tqdm
 from timm_gcp.commands.options import add_shared, check_at_least
 from timm_gcp.common.device import pick_device
 from timm_gcp.inference.cost import PAPER_KWARGS, PAPER_MODELS, WHY, Cost, check_pair, measure, table, twin
+from timm_gcp.weights.rebuild import rebuild
 from timm_gcp.weights.source import read_source
 
 
@@ -48,9 +49,12 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError(f"--seconds must be above 0, got {args.seconds:g}.")
     if args.checkpoint and (args.model or args.model_kwargs):
         raise ValueError("--checkpoint says model and arguments: leave out --model and --model-kwargs.")
-    record = read_source(args.checkpoint).record if args.checkpoint else None
+    source = read_source(args.checkpoint) if args.checkpoint else None
+    record = source.record if source is not None else None
     if record is not None and not record.architecture:
         raise ValueError(f"{args.checkpoint} doesn't say which model it holds: give --model NAME instead.")
+    if source is not None:
+        rebuild(source)  # the model is the one that the weights are of
     if args.img_size is None:
         args.img_size = max((record.data_config if record else {}).get("input_size", (3, 224, 224))[1:])
     check_at_least(args, 1, "img_size", "batch_size", "repeats")

@@ -41,10 +41,13 @@ def create(name: str, pretrained: bool, arguments: Mapping[str, Any]) -> Any:
     check_named(name, pretrained)
     try:
         model = create_model(name, pretrained=pretrained, **arguments)
-    except (FileNotFoundError, ImportError):
+    except ImportError:
         raise
     except Exception as error:
-        raise _explained(error, name, pretrained, arguments) from error
+        told = _explained(error, name, pretrained, arguments)
+        if told is error:
+            raise
+        raise told from error
     if pretrained:
         check_model(model, name)
     return model
@@ -145,6 +148,8 @@ def _explained(error: Exception, name: str, pretrained: bool, arguments: Mapping
     told = explain(error, name) if pretrained else None
     if told is not None:
         return error if isinstance(error, RuntimeError) and str(error).startswith("No weights") else RuntimeError(told)
+    if isinstance(error, FileNotFoundError):
+        return error
     if isinstance(error, ValueError):
         place = name.partition(":")[2] or name
         return error if place in text else ValueError(f"{name}: {error}")

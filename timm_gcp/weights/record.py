@@ -363,11 +363,11 @@ def read_data_config(path: str | Path) -> dict[str, Any]:
         raise FileNotFoundError(f"no data configuration at {str(path)!r}.")
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{str(path)!r} is neither JSON nor YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{str(path)!r} is neither JSON nor YAML: {one_line(error)}.") from error
     if not isinstance(content, Mapping):
         raise ValueError(f"{str(path)!r} must map {', '.join(DATA_KEYS)} to values, got a {type(content).__name__}.")
-    return checked_data_config(content, repr(str(path)))
+    return checked_data_config({str(key): value for key, value in content.items()}, repr(str(path)))
 
 
 def _items(value: Any) -> tuple[Any, ...]:
