@@ -101,13 +101,18 @@ def check_target(target: Path, replace: bool) -> None:
         ValueError: If something else is there, or it is not to be replaced.
     """
     _put_back(target.parent)
-    if not target.exists() and not target.is_symlink():
+    if not os.path.lexists(target):
         return
     if not replace:
         raise ValueError(f"{target} exists already. Add --force to replace it, or choose another name with --as.")
-    names = {path.name for path in target.iterdir()} if target.is_dir() else {target.name}
+    try:
+        names = {path.name for path in target.iterdir()}
+    except FileNotFoundError:  # another process has just replaced it
+        return
+    except NotADirectoryError:
+        names = {target.name}
     own = target.parent == home() / "weights"  # a broken folder of our own store may be replaced too
-    if not target.is_dir() or names - _KEPT or (names and WEIGHTS_FILE not in names and not own):
+    if names - _KEPT or (names and WEIGHTS_FILE not in names and not own):
         held = f" (it holds {listed(sorted(names - _KEPT or names), 3)})" if target.is_dir() else ""
         raise ValueError(
             f"{target} is no weight folder{held}, and --force replaces nothing else: choose another folder, or remove "
