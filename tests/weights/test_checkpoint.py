@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from timm_gcp.weights import checkpoint
+from timm_gcp.weights import checkpoint, container
 
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(4)}
 
@@ -89,7 +89,7 @@ def test_a_safetensors_header_may_start_like_a_pickle(tmp_path: Path) -> None:
     for padding in range(256):
         save_file(WEIGHTS, path, metadata={"x": "x" * padding})
         if path.read_bytes()[0] == 0x80:
-            assert checkpoint.check_file(path) == "safetensors"
+            assert container.check_file(path) == "safetensors"
             return
     raise AssertionError("no header of such a length came up")
 
@@ -125,9 +125,9 @@ def test_allow_list_is_not_left_behind(tmp_path: Path) -> None:
 def test_files_that_are_no_weights(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     with pytest.raises(FileNotFoundError, match=r"does not exist\. Name a checkpoint"):
-        checkpoint.check_file(path)
+        container.check_file(path)
     with pytest.raises(FileNotFoundError, match="is a folder, not a file"):
-        checkpoint.check_file(tmp_path)
+        container.check_file(tmp_path)
     for content, message in [
         (b"", "is empty"),
         (b"\n<!DOCTYPE html><html><title>Google Drive - Virus scan warning", "is a web page, not weights"),

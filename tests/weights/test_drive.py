@@ -126,3 +126,35 @@ def test_unknown_name_and_missing_gdown(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "gdown", None)
     with pytest.raises(ImportError, match=r"needs gdown: pip install 'timm-gcp\[download\]'. By hand: save"):
         drive.download(NAME)
+
+
+def test_what_lies_in_downloads_never_blocks(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = timm.create_model("shufflenet_v2_x1_0").eval()
+    good = server.content = tiny.checkpoint(tmp_path / "x.pth", model).read_bytes()
+    foreign = tiny.checkpoint(tmp_path / "y.pth").read_bytes()
+    folder = tmp_path / "home" / "downloads"
+    folder.mkdir(parents=True)
+    file = folder / "ShuffleNetV2_GAP_LRfast.pth.tar"
+    for stale in (good[:-700], b"<html>quota</html>", b""):  # of an earlier attempt
+        file.write_bytes(stale)
+        assert drive.download(NAME, server.url, quiet=True).read_bytes() == good
+    file.unlink()
+    for number in range(2):
+        (folder / f"{file.name}{number}.part").write_bytes(b"<html>" * (number + 1))
+    assert drive.download(NAME, server.url, quiet=True).read_bytes() == good
+    file.unlink()
+    (folder / f"{file.name}x.part").write_bytes(good + b"more than there is")
+    with pytest.raises((RuntimeError, ValueError), match=r"thrown away|is damaged"):
+        drive.download(NAME, server.url, quiet=True)
+    assert drive.download(NAME, server.url, quiet=True).read_bytes() == good
+    file.unlink()
+    for served, message in ((good[:-700], "cut short"), (foreign, "do not fit")):
+        server.content = served
+        for options in ([], ["--force"]):
+            assert main(["weights", "fetch", NAME, "--url", server.url, *options]) == 1
+            assert message in capsys.readouterr().err
+            assert list(folder.iterdir()) == []
+    server.content = good
+    assert main(["weights", "fetch", NAME, "--url", server.url]) == 0

@@ -160,7 +160,7 @@ def test_classifier_and_first_convolution_are_left_to_timm_when_it_adapts_them()
 
 
 def test_a_file_of_another_class_count() -> None:
-    weights = {**empty("resnet18_mpncov"), "fc.weight": torch.empty(5, 32896), "fc.bias": torch.empty(5)}
+    weights = {**empty("resnet18_mpncov"), "fc.weight": torch.zeros(5, 32896), "fc.bias": torch.zeros(5)}
     with pytest.raises(ValueError, match="The file has 5 classes: pass num_classes=5"):
         layouts.checkpoint_filter_fn(weights, meta("resnet18_gcp"))
     model = meta("resnet18_gcp", num_classes=5)

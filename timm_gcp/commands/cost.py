@@ -15,6 +15,7 @@ from timm_gcp.common.device import fast_kernels, pick_device
 from timm_gcp.common.named_values import NamedValues
 from timm_gcp.common.ranges import COUNT, PIXELS, POSITIVE, number, whole
 from timm_gcp.inference.cost import PAPER_KWARGS, PAPER_MODELS, WHY, Cost, check_pair, measure, table, twin
+from timm_gcp.weights.rebuild import rebuild
 from timm_gcp.weights.source import read_source
 
 
@@ -51,9 +52,12 @@ def main(args: argparse.Namespace) -> int:
     """Print the table, GAP and GCP side by side."""
     if args.checkpoint and (args.model or args.model_kwargs):
         raise ValueError("--checkpoint says model and arguments: leave out --model and --model-kwargs.")
-    record = read_source(args.checkpoint).record if args.checkpoint else None
+    source = read_source(args.checkpoint) if args.checkpoint else None
+    record = source.record if source is not None else None
     if record is not None and not record.architecture:
         raise ValueError(f"{args.checkpoint} doesn't say which model it holds: give --model NAME instead.")
+    if source is not None:
+        rebuild(source)  # the model is the one that the weights are of
     if args.img_size is None:
         args.img_size = max((record.data_config if record else {}).get("input_size", (3, 224, 224))[1:])
     device = pick_device(args.device)

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from timm_gcp.common.messages import one_line
 from timm_gcp.inference.options import add_data_arguments, data_options
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights import store
@@ -171,7 +172,14 @@ def _fetch(args: argparse.Namespace) -> int:
     from timm_gcp.weights.importing import import_file
 
     path = drive.download(args.name, args.url)
-    _report(import_file(path, args.name, replace=args.force))
+    try:
+        result = import_file(path, args.name, replace=args.force)
+    except ValueError as error:
+        if str(error).startswith(str(path)):  # the file's own fault: the next attempt is not to meet it again
+            path.unlink(missing_ok=True)
+            raise ValueError(f"{error} The download is thrown away.") from error
+        raise
+    _report(result)
     print(f"The download can be removed: {path}")
     return 0
 
@@ -188,11 +196,12 @@ def _export(args: argparse.Namespace) -> int:
     if path is None:
         raise ValueError("which checkpoint? Name its file, or its run's folder, with --checkpoint PATH.")
     if model is None:
+        store.check_target(Path(args.to), args.force)
         model = read_source(path, args.ema).record.architecture.split(".")[0]
         if not model:
             raise ValueError(f"which model? {path} names none: timm-gcp weights export MODEL {path} --to DIR.")
     name = model if "." in model else f"{model}.export"
-    labels = Path(args.label_names).read_text(encoding="utf-8").split("\n") if args.label_names else None
+    labels = _lines(args.label_names) if args.label_names else None
     result = import_file(
         path,
         name,
@@ -205,6 +214,14 @@ def _export(args: argparse.Namespace) -> int:
     _say(result)
     print(f'{result.folder}\ntimm.create_model("local-dir:{result.folder}", pretrained=True)')
     return 0
+
+
+def _lines(path: str) -> list[str]:
+    """Lines of a text file."""
+    try:
+        return Path(path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--label-names {path}: {one_line(error)}. Name a text file with a class a line.") from error
 
 
 def _push(args: argparse.Namespace) -> int:

@@ -23,8 +23,26 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+def printable(text: object) -> str:
+    """`text` with control characters escaped, so that a name out of a file can't steer the terminal or fake a line."""
+    return "".join(
+        char if char.isprintable() or char == " " else char.encode("unicode_escape").decode() for char in str(text)
+    )
+
+
+def in_lines(text: object) -> str:
+    """`text` with the control characters in each of its lines escaped."""
+    return "\n".join(printable(line) for line in str(text).split("\n"))
+
+
+def one_line(text: object, limit: int = 200) -> str:
+    """`text` in one line, cut after `limit` characters, the control ones escaped; without the full stop."""
+    line = printable(" ".join(str(text).split()))
+    return (line if len(line) <= limit else f"{line[:limit]}…").rstrip(".")
+
+
 def listed(names: Iterable[object], limit: int = 12) -> str:
-    """`names` in one line, cut after `limit` of them with a count of the rest."""
-    texts = [str(name) for name in names]
+    """`names` in one line, control characters escaped, cut after `limit` of them with a count of the rest."""
+    texts = [printable(name)[:200] for name in names]
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
     return ", ".join(texts[:limit]) + more

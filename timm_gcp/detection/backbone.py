@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops.feature_pyramid_network import ExtraFPNBlock, FeaturePyramidNetwork, LastLevelMaxPool
 
 from timm_gcp.detection.weights import architecture_of, load_classifier
+from timm_gcp.weights.named import check_model, check_named
 
 LAST_STAGES = ("stride2", "maxpool", "stride1")
 NORMS = ("frozen_bn", "eval_bn", "bn", "sync_bn")
@@ -181,8 +182,12 @@ def _features(name: str, pretrained: bool, in_chans: int, options: dict[str, Any
 
 
 def _four_maps(name: str, **options: Any) -> tuple[nn.Module, tuple[int, ...]]:
+    if options.get("pretrained"):
+        check_named(name, True)
     try:
         body: Any = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **options)
+        if options.get("pretrained"):
+            check_model(body, name)
         return body, tuple(body.feature_info.reduction())
     except (AssertionError, IndexError) as error:  # timm's own words for "fewer than four maps"
         raise ValueError(f"{name} does not give four feature maps: {error or 'too few levels'}.") from error

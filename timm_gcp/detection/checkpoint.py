@@ -10,8 +10,13 @@ import torch
 from torch import nn
 
 from timm_gcp.common.files import replacing
+from timm_gcp.common.messages import one_line
+from timm_gcp.detection.description import checked_content
 from timm_gcp.detection.models import build_detector
 from timm_gcp.detection.weights import architecture_of
+from timm_gcp.weights.checkpoint import read_checkpoint as read
+from timm_gcp.weights.container import check_asked
+from timm_gcp.weights.fit import load_whole
 
 KEYS = ("detector", "categories", "model", "epoch", "history")
 
@@ -53,14 +58,14 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"no checkpoint file {str(path)!r}.")
-    content = torch.load(path, map_location="cpu", weights_only=True)
-    missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
+    content = read(path)
+    missing = [key for key in KEYS if key not in content]
     if missing:
         raise ValueError(
             f"{str(path)!r} is no detector checkpoint: it lacks {', '.join(missing)}. "
             "Take a file that `timm-gcp detect train` wrote; a classifier's goes to its --checkpoint."
         )
-    return content
+    return checked_content(path, content)
 
 
 def load_detector(path: str | Path, **overrides: Any) -> tuple[nn.Module, dict[str, Any]]:
@@ -78,6 +83,15 @@ def load_detector(path: str | Path, **overrides: Any) -> tuple[nn.Module, dict[s
     spec = {**content["detector"], **overrides}
     if spec.get("norm") == "sync_bn":
         spec["norm"] = "bn"  # the same parameters, and it runs anywhere
-    model = build_detector(**spec)
-    model.load_state_dict(content["model"])
+    try:
+        with torch.device("meta"):
+            asked = build_detector(**spec)
+        check_asked(Path(path), sum(t.numel() * t.element_size() for t in asked.state_dict().values()), "the detector")
+        model = build_detector(**spec)
+    except (TypeError, AttributeError, KeyError, OverflowError, AssertionError, RuntimeError) as error:
+        raise ValueError(
+            f"{str(path)!r} describes a detector that can't be built: {one_line(error)}. Take a file that `timm-gcp "
+            "detect train` wrote."
+        ) from error
+    load_whole(model, content["model"], path)
     return model.eval(), content

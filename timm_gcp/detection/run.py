@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timm_gcp.common.files import write_text
 from timm_gcp.common.interrupt import on_interrupt
+from timm_gcp.common.messages import one_line
 from timm_gcp.detection.backbone import NUM_GROUPS
 from timm_gcp.detection.checkpoint import describe_detector, read_checkpoint, save_checkpoint
 from timm_gcp.detection.coco_data import CocoDataset, CocoFiles, find_split
@@ -29,6 +30,7 @@ from timm_gcp.detection.loop import (
     train_one_epoch,
 )
 from timm_gcp.detection.models import build_detector
+from timm_gcp.weights.fit import load_whole
 
 LAST = "last.pth"
 SUMMARY = "summary.csv"
@@ -160,9 +162,15 @@ def _train(options: argparse.Namespace, processes: Processes) -> dict[str, dict[
     start = 0
     if resumed:
         _compare(resumed["detector"], spec, options.resume)
-        model.load_state_dict(resumed["model"])
-        optimizer.load_state_dict(resumed["optimizer"])
-        precision.scaler.load_state_dict(resumed["scaler"])
+        load_whole(model, resumed["model"], options.resume)
+        try:
+            optimizer.load_state_dict(resumed["optimizer"])
+            precision.scaler.load_state_dict(resumed["scaler"])
+        except Exception as error:  # whatever torch trips over in a state that is not of this optimizer
+            raise ValueError(
+                f"{str(options.resume)!r}: its optimizer state is not one of this run ({one_line(error)}). Resume with "
+                "the settings that it was trained with."
+            ) from error
         start, history = resumed["epoch"], resumed["history"]
     if processes.is_first:
         _begin(options)

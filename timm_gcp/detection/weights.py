@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import timm
 import torch
-from timm.models import is_model, load_model_config_from_hf, parse_model_name
+from timm.models import is_model, parse_model_name
 from torch import nn
 
 from timm_gcp.common.messages import did_you_mean, listed
 from timm_gcp.weights.checkpoint import read_checkpoint
 from timm_gcp.weights.layouts import rename, unwrap
+from timm_gcp.weights.named import check_named
+from timm_gcp.weights.sanity import check_values
 from timm_gcp.weights.source import find_checkpoint
 
 HEADS = {"fc", "classifier", "global_pool"}  # what a checkpoint may hold beyond the backbone, whatever the network
@@ -24,14 +25,11 @@ def architecture_of(name: str) -> str:
     Raises:
         ValueError: For an architecture that timm does not know.
         FileNotFoundError: For a folder without a configuration.
+        RuntimeError: If the Hub does not deliver.
     """
-    source, model_id = parse_model_name(name)
-    if source == "local-dir":
-        architecture = _folder_architecture(Path(model_id))
-    elif source == "hf-hub":
-        architecture = load_model_config_from_hf(model_id)[1]
-    else:
-        architecture = model_id.split(".")[0]
+    _, model_id = parse_model_name(name)
+    record = check_named(name, False)
+    architecture = model_id.split(".")[0] if record is None else record.architecture
     if not is_model(architecture):
         known = timm.list_models("*_gcp*")
         raise ValueError(
@@ -41,14 +39,6 @@ def architecture_of(name: str) -> str:
     return architecture
 
 
-def _folder_architecture(folder: Path) -> str:
-    """The architecture that a weight folder names."""
-    config = folder / "config.json"
-    if not config.is_file():
-        raise FileNotFoundError(f"{str(folder)!r} is no weight folder: it holds no config.json.")
-    return str(json.loads(config.read_text(encoding="utf-8")).get("architecture"))
-
-
 def read_classifier(checkpoint: str | Path) -> dict[str, torch.Tensor]:
     """State dict of a classifier's checkpoint in this package's names, whatever its layout.
 
@@ -56,7 +46,13 @@ def read_classifier(checkpoint: str | Path) -> dict[str, torch.Tensor]:
         FileNotFoundError: If there is no such file.
         ValueError: If it holds no weights.
     """
-    return rename(unwrap(read_checkpoint(find_checkpoint(checkpoint))))
+    path = find_checkpoint(checkpoint)
+    try:
+        tensors = rename(unwrap(read_checkpoint(path)))
+        check_values(tensors, positive=False)
+    except ValueError as error:
+        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+    return tensors
 
 
 def load_classifier(body: nn.Module, name: str, checkpoint: str | Path, in_chans: int = 3) -> None:

@@ -16,8 +16,10 @@ from typing import Any
 import torch
 
 from timm_gcp.common.device import autocast, pick_device
+from timm_gcp.common.messages import printable
 from timm_gcp.inference.options import data_options
-from timm_gcp.weights.rebuild import create, rebuild, resolve_data
+from timm_gcp.weights.named import create
+from timm_gcp.weights.rebuild import rebuild, resolve_data
 from timm_gcp.weights.record import Record
 from timm_gcp.weights.source import read_source
 
@@ -86,6 +88,7 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
         model = model.to(memory_format=torch.channels_last)
     context = autocast(device, args.amp, args.amp_dtype)
     names = record.label_names or label_names(model, getattr(args, "dataset", None) or record.dataset)
+    names = tuple(map(printable, names)) if names else None  # they end up in a terminal
     return Loaded(model, name, record.data_config, names, device, context, record.dataset, record.class_map, epoch)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from timm_gcp.common.messages import printable
 from timm_gcp.inference.images import open_image
 from timm_gcp.inference.model import Loaded
 
@@ -68,7 +69,9 @@ def _classify(
 
 def format_table(results: list[tuple[Path, list[dict[str, Any]]]]) -> str:
     """One line per image, its classes in columns."""
-    rows = [[str(path), *(f"{item['name']} {item['probability']:.1%}" for item in found)] for path, found in results]
+    rows = [
+        [printable(path), *(f"{item['name']} {item['probability']:.1%}" for item in found)] for path, found in results
+    ]
     if not rows:
         return "no image could be read"
     rows.insert(0, ["image", *(f"{rank + 1}." for rank in range(len(rows[0]) - 1))])

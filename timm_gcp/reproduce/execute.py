@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from timm_gcp.common.files import write_text
 from timm_gcp.common.interrupt import on_interrupt

@@ -136,7 +136,9 @@ def _load_torchvision(args: argparse.Namespace) -> Loaded:
     from torchvision import models
 
     from timm_gcp.weights.checkpoint import read_checkpoint
+    from timm_gcp.weights.fit import load_whole
     from timm_gcp.weights.layouts import unwrap
+    from timm_gcp.weights.named import check_model
 
     name = args.model.removeprefix(TORCHVISION)
     if name not in models.list_models(module=models):
@@ -147,7 +149,9 @@ def _load_torchvision(args: argparse.Namespace) -> Loaded:
     options: dict[str, Any] = {} if args.num_classes is None else {"num_classes": args.num_classes}
     model: nn.Module = models.get_model(name, weights="DEFAULT" if args.pretrained else None, **options)
     if args.checkpoint:
-        model.load_state_dict(unwrap(read_checkpoint(args.checkpoint)))
+        tensors = unwrap(read_checkpoint(args.checkpoint))
+        load_whole(model, tensors, args.checkpoint)
+        check_model(model, args.checkpoint)
     model.num_classes = 1000 if args.num_classes is None else args.num_classes  # type: ignore[assignment]
     config = {
         "input_size": (3, args.img_size or 224, args.img_size or 224),

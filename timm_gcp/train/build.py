@@ -17,9 +17,11 @@ from timm.data import FastCollateMixup, Mixup, create_loader
 from timm.loss import LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
 from torch import nn
 
+from timm_gcp.train.checkpoint import check_values_of, load_initial
 from timm_gcp.train.data import check_folder, open_split
 from timm_gcp.train.ranges import check_policy
 from timm_gcp.weights import rebuild
+from timm_gcp.weights.named import create
 
 _logger = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ def build_model(args: argparse.Namespace, device: torch.device) -> Any:
     args.in_chans = in_chans  # as the checkpoint is to say
     overlay: dict[str, Any] = {}
     if args.pretrained_path:  # num_classes=-1 makes timm adapt the classifier
+        check_values_of(args.pretrained_path)
         overlay["pretrained_cfg_overlay"] = {"file": args.pretrained_path, "num_classes": -1}
     settings = {
         "in_chans": in_chans,
@@ -70,12 +73,13 @@ def build_model(args: argparse.Namespace, device: torch.device) -> Any:
         "bn_momentum": args.bn_momentum,
         "bn_eps": args.bn_eps,
         "scriptable": False,
-        "checkpoint_path": args.initial_checkpoint,
         **overlay,
     }
     if twice := [key for key in args.model_kwargs if settings.get(key) not in (None, "", False)]:
         raise ValueError(f"model_kwargs has {', '.join(twice)}, which a key of its own sets: give one of them.")
-    model = rebuild.create(args.model, args.pretrained, {**settings, **args.model_kwargs})
+    model: Any = create(args.model, args.pretrained, {**settings, **args.model_kwargs})
+    if args.initial_checkpoint:
+        load_initial(model, args.initial_checkpoint)
     with torch.no_grad():
         if args.head_init_scale is not None:
             model.get_classifier().weight.mul_(args.head_init_scale)

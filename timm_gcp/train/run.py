@@ -44,6 +44,7 @@ from timm_gcp.train.loop import Precision, make_precision, mean_rate, train_one_
 from timm_gcp.train.progress import Start
 from timm_gcp.train.saver import WholeSaver
 from timm_gcp.train.summary import Summary
+from timm_gcp.weights.fit import load_whole
 
 _logger = logging.getLogger(__name__)
 
@@ -129,7 +130,8 @@ def train(
     if args.model_ema:
         task.setup_ema(decay=args.model_ema_decay, use_warmup=args.model_ema_warmup)
         if averaged is not None:
-            task.load_checkpoint_state(averaged, ema=True)
+            average: Any = task.get_trainable_module(ema=True)
+            load_whole(average.module, averaged, args.resume)
     if args.torchcompile:
         task.compile(backend=args.torchcompile, mode=args.torchcompile_mode)
 

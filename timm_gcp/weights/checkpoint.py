@@ -9,9 +9,8 @@ number or a name, and are thrown away with the rest of what is not weights.
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import struct
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,8 +18,9 @@ from typing import Any
 
 import torch
 
-_SNIFF = 512  # bytes that tell the kind of file
-_AGAIN = "Download it again"
+from timm_gcp.weights.container import AGAIN, check_asked, check_file, check_zip, read_header
+
+_DEEPEST = 64  # containers within containers
 
 
 class _Dtype:
@@ -70,89 +70,97 @@ def safe_types() -> AbstractContextManager[None]:
     return context
 
 
-def check_file(path: str | Path) -> str:
-    """Kind of a weight file, `'safetensors'` or `'torch'`, found out from its first bytes and its length.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is empty, a web page, a Git LFS pointer, something else, or a safetensors file cut short.
-    """
-    path = Path(path)
-    if not path.is_file():
-        what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise FileNotFoundError(f"{path} {what}. Name a checkpoint: .pth, .pth.tar, .bin or .safetensors.")
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(_SNIFF)
-    if not size:
-        raise ValueError(f"{path} is empty. {_AGAIN}.")
-    if start.lstrip().startswith(b"<"):
-        raise ValueError(
-            f"{path} is a web page, not weights: the server answered with a page (a login, a quota or a virus-scan "
-            f"warning) that was saved under this name. {_AGAIN} through the browser, or with `timm-gcp weights fetch`."
-        )
-    if start.startswith(b"version https://git-lfs"):
-        raise ValueError(f"{path} is a Git LFS pointer, not weights. Run `git lfs pull` in its repository.")
-    if start.startswith(b"PK\x03\x04"):
-        return "torch"
-    length = struct.unpack("<Q", start[:8])[0] if size >= 8 else 0
-    if path.suffix == ".safetensors" or start[8:9] == b"{":
-        _check_safetensors(path, size, length)
-        return "safetensors"
-    if start.startswith(b"\x80"):  # a bare pickle; a safetensors file may start so too, so it comes first
-        return "torch"
-    if start[257:262] == b"ustar":
-        raise ValueError(f"{path} is a tar archive. Unpack it and name the checkpoint inside.")
-    raise ValueError(
-        f"{path} is neither a PyTorch checkpoint nor a safetensors file: it starts with {start[:8]!r}. {_AGAIN}."
-    )
-
-
-def _check_safetensors(path: Path, size: int, length: int) -> None:
-    """Compare the length of a safetensors file with what its header promises."""
-    damaged = f"{path} is damaged: it has no readable safetensors header. {_AGAIN}."
-    if not 2 <= length <= 100_000_000:
-        raise ValueError(damaged)
-    with path.open("rb") as file:
-        header = file.read(8 + length)[8:]
-    if len(header) < length:
-        raise ValueError(f"{path} is cut short: {size:,} bytes, less than its header of {length:,}. {_AGAIN}.")
-    try:
-        entries = json.loads(header)
-        ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(damaged) from error
-    expected = 8 + length + max(ends, default=0)
-    if size != expected:
-        what = "is cut short" if size < expected else "is damaged"
-        raise ValueError(f"{path} {what}: {size:,} bytes, its header says {expected:,}. {_AGAIN}.")
-
-
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """What a checkpoint file holds, on the CPU: a state dict, or a training checkpoint around one.
+    """What a checkpoint file holds, on the CPU: a state dict, or a training checkpoint around one, in plain dicts.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it cannot be read, holds no dict, or asks for code; the refused names are listed.
+        ValueError: If it is damaged, holds no dict, asks for code (the refused names are listed), or for far more
+            memory than its size accounts for.
     """
     path = Path(path)
     if check_file(path) == "safetensors":
-        from safetensors.torch import load_file
-
-        return dict(load_file(path))
+        return _read_safetensors(path)
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"PK"
+    stored, sizes = check_zip(path) if zipped else (True, None)
     try:
         with safe_types(), path.open("rb") as file:
             # Mapped, a zip file's tensors are read where they are used: half the memory for a large checkpoint. By
             # name, torch.load would take a misnamed .safetensors for what it says.
-            mapped = file.read(2) == b"PK" and path.suffix != ".safetensors"
-            file.seek(0)
+            mapped = zipped and stored and path.suffix != ".safetensors"
             source: Any = path if mapped else file
             checkpoint = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         raise ValueError(_explain(path, error)) from error
+    walk = _Walk(path)
+    try:
+        checkpoint = walk.plain(checkpoint)
+    except RecursionError:
+        raise ValueError(f"{path} nests its entries too deep for a checkpoint. {AGAIN}.") from None
+    walk.check_storages(sizes)
     if not isinstance(checkpoint, dict):
         raise ValueError(f"{path} holds a {type(checkpoint).__name__}, not a dict of weights.")
     return checkpoint
+
+
+class _Walk:
+    """One pass over what `torch.load` has made: plain containers of it, and what its tensors take."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.storages: dict[int, int] = {}
+        self.asked = 0
+        self._made: dict[int, tuple[Any, Any]] = {}  # with the object itself, which keeps its id its own
+        self._open: set[int] = set()
+
+    def plain(self, value: Any) -> Any:
+        """`value` with plain dicts, lists and tuples; a file can give its containers methods of its own."""
+        if isinstance(value, torch.Tensor):
+            self._count(value)
+            return value
+        if not isinstance(value, dict | list | tuple | argparse.Namespace) or isinstance(value, torch.Size):
+            return value
+        if id(value) in self._made:
+            return self._made[id(value)][1]
+        if id(value) in self._open or len(self._open) > _DEEPEST:
+            raise RecursionError
+        self._open.add(id(value))
+        made: Any
+        if isinstance(value, dict):
+            made = {key: self.plain(item) for key, item in dict.items(value)}
+        elif isinstance(value, argparse.Namespace):
+            made = argparse.Namespace(**{str(key): self.plain(item) for key, item in vars(value).items()})
+        else:
+            made = type(value)(self.plain(item) for item in value)
+        self._open.discard(id(value))
+        self._made[id(value)] = (value, made)
+        return made
+
+    def _count(self, tensor: torch.Tensor) -> None:
+        if tensor.is_meta or tensor.is_nested or tensor.layout != torch.strided:
+            kind = "without values (meta)" if tensor.is_meta else "in a sparse or nested layout"
+            raise ValueError(f"{self.path} holds a tensor {kind}. Save it again with plain, dense tensors.")
+        self.asked += tensor.numel() * tensor.element_size()
+        check_asked(self.path, self.asked, "its tensors")
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            self.storages[storage.data_ptr()] = storage.nbytes()
+
+    def check_storages(self, sizes: Counter[int] | None) -> None:
+        """Compare the storages with the members of the archive, or, where it is none, with the length of the file."""
+        held = Counter(self.storages.values())
+        if sum(self.storages.values()) > self.path.stat().st_size if sizes is None else held - sizes:
+            raise ValueError(f"{self.path} is damaged: it says more of its tensors than it holds of them. {AGAIN}.")
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except Exception as error:  # safetensors has one class for all, torch lacks some of its types
+        raise ValueError(f"{path} can't be read: {' '.join(str(error).split())[:200]}. {AGAIN}.") from error
 
 
 def safetensors_metadata(path: str | Path) -> dict[str, str]:
@@ -165,27 +173,33 @@ def safetensors_metadata(path: str | Path) -> dict[str, str]:
     path = Path(path)
     if check_file(path) != "safetensors":
         raise ValueError(f"{path} is not a safetensors file.")
-    with path.open("rb") as file:
-        header = file.read(struct.unpack("<Q", file.read(8))[0])
-    return dict(json.loads(header).get("__metadata__", {}))
+    return dict(read_header(path).get("__metadata__", {}))
 
 
 def _explain(path: Path, error: Exception) -> str:
     """Why torch.load failed, in one sentence with the remedy."""
-    refused = sorted(set(re.findall(r"GLOBAL ([\w.]+)", str(error))))
+    text = str(error)
+    refused = sorted(set(re.findall(r"GLOBAL ([\w.]+)", text)))
     if refused:
         return (
             f"{path} asks to run {', '.join(refused)}, which no checkpoint needs. It was not loaded and nothing in it "
             "was run. If you trust its author, ask for a file that holds only the state dict."
         )
-    if "tar" in str(error) and "weights_only" in str(error):
+    if isinstance(error, MemoryError) or "allocate memory" in text:
+        return f"{path} asks for more memory than this machine has: it is damaged, or made to exhaust it. {AGAIN}."
+    if "tar" in text and "weights_only" in text:
         return (
             f"{path} is in the tar format of PyTorch before 0.1.10. Save it again with a PyTorch that still reads it."
         )
-    if "Unsupported operand" in str(error):
+    if "torch.jit" in text or "TorchScript" in text:
+        return f"{path} is a TorchScript program, not weights. Ask for the state dict of its model."
+    if "Unsupported operand" in text:
         return (
             f"{path} was written with a pickle protocol that PyTorch cannot read safely (weights_only=True). Save it "
             "again with torch.save as it is, without pickle_protocol."
         )
-    first_line = str(error).strip().split("\n")[0][:200]
-    return f"{path} is damaged or cut short ({type(error).__name__}: {first_line}). {_AGAIN}."
+    reason = re.search(r"WeightsUnpickler error: (.+)", text)
+    line = reason[1] if reason else (text.strip().split("\n")[0] or "no reason given")
+    if "weights_only" in line or "Weights only" in line:  # torch's advice to load it with everything in it
+        line = "it holds what no checkpoint needs"
+    return f"{path} is damaged or cut short ({type(error).__name__}: {line[:200]}). {AGAIN}."

@@ -14,6 +14,65 @@ _HEAD = (*CLASSIFIERS, "conv_head", "bn2")  # the latter two end timm's MobileNe
 REDUCTION = "global_pool.reduction."
 
 
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_COUNTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+
+
+def check_kind(name: object, tensor: torch.Tensor) -> None:
+    """Refuse a tensor of a type that no weights are kept in: complex, quantized, sparse, 8-bit floats.
+
+    Raises:
+        ValueError: Naming the entry and its type.
+    """
+    if tensor.is_quantized or tensor.layout != torch.strided or tensor.dtype not in (*_FLOATS, *_COUNTS):
+        kind = str(tensor.dtype if tensor.layout == torch.strided else tensor.layout).removeprefix("torch.")
+        raise ValueError(
+            f"The entry {str(name)[:200]!r} is of type {kind}. Weights are dense and of type float32, float16, "
+            "bfloat16 or float64: convert them before saving."
+        )
+
+
+def load_whole(model: nn.Module, state_dict: Mapping[str, torch.Tensor], source: object) -> None:
+    """Load a state dict in the model's own names, all of it and nothing else, in place.
+
+    Raises:
+        ValueError: Naming `source` and every missing, foreign, wrongly sized or wrongly typed entry.
+    """
+    wanted = model.state_dict()
+    problems = _problems(
+        [name for name in wanted if name not in state_dict],
+        [name for name in state_dict if name not in wanted],
+        [_sized(name, tensor, wanted[name]) for name, tensor in state_dict.items()
+         if name in wanted and tensor.shape != wanted[name].shape],
+        _typed(state_dict, wanted),
+    )  # fmt: skip
+    if problems:
+        raise ValueError(
+            f"{source}: the weights do not fit {_describe(model)}. {problems}. Name the model, with its arguments, "
+            "that the file was trained with."
+        )
+    model.load_state_dict(state_dict)
+
+
+def _problems(missing: list[str], foreign: list[str], sized: list[str], typed: list[str]) -> str:
+    kinds = (("missing", missing), ("foreign", foreign), ("wrongly sized", sized), ("wrongly typed", typed))
+    return "; ".join(f"{kind}: {listed(names)}" for kind, names in kinds if names)
+
+
+def _sized(name: str, given: torch.Tensor, wanted: torch.Tensor) -> str:
+    return f"{name} is {tuple(given.shape)}, the model has {tuple(wanted.shape)}"
+
+
+def _typed(given: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> list[str]:
+    """Integers in the place of weights, such as a quantized file has without its scales."""
+    return [
+        f"{name} is {str(tensor.dtype).removeprefix('torch.')}, the model has "
+        f"{str(wanted[name].dtype).removeprefix('torch.')}"
+        for name, tensor in given.items()
+        if name in wanted and wanted[name].is_floating_point() and not tensor.is_floating_point()
+    ]
+
+
 def fit(state_dict: Mapping[str, torch.Tensor], model: nn.Module) -> dict[str, torch.Tensor]:
     """Check a state dict in our names against `model`, name by name and size by size.
 
@@ -22,9 +81,10 @@ def fit(state_dict: Mapping[str, torch.Tensor], model: nn.Module) -> dict[str, t
     the model is built for another number of classes, the first convolution where it takes other channels.
 
     Raises:
-        ValueError: Listing every missing, foreign and wrongly sized entry.
+        ValueError: Listing every missing, foreign, wrongly sized and wrongly typed entry.
     """
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    own = model.state_dict()
+    wanted = {name: tuple(tensor.shape) for name, tensor in own.items()}
     headless = not any(f"{name}.weight" in wanted for name in CLASSIFIERS)
     reduces = any(name.startswith(REDUCTION) for name in wanted)
     given = dict(state_dict)
@@ -45,12 +105,9 @@ def fit(state_dict: Mapping[str, torch.Tensor], model: nn.Module) -> dict[str, t
         for name, tensor in given.items()
         if name in wanted and not _fits(name, tuple(tensor.shape), wanted[name], model)
     ]
-    if missing or foreign or sized:
-        problems = [f"{kind}: {listed(names)}" for kind, names in
-                    (("missing", missing), ("foreign", foreign), ("wrongly sized", sized)) if names]  # fmt: skip
-        raise ValueError(
-            f"The weights do not fit {_describe(model)}. {'; '.join(problems)}.{_remedy(given, wanted, model)}"
-        )
+    problems = _problems(missing, foreign, sized, _typed(given, own))
+    if problems:
+        raise ValueError(f"The weights do not fit {_describe(model)}. {problems}.{_remedy(given, wanted, model)}")
     return given
 
 

@@ -15,7 +15,9 @@ from timm_gcp.weights import cards, store
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights.checkpoint import safetensors_metadata
 from timm_gcp.weights.hub_errors import explain
+from timm_gcp.weights.rebuild import rebuild
 from timm_gcp.weights.record import KEY, Record, record_from_folder
+from timm_gcp.weights.source import read_source
 
 CONFIG, README = "config.json", "README.md"
 
@@ -63,7 +65,8 @@ def prepare(
 
     Raises:
         FileNotFoundError: If there is no such weight folder on this machine.
-        ValueError: If the weights are a third party's, without a licence, or their preprocessing is not known.
+        ValueError: If the weights are a third party's, without a licence, their preprocessing is not known, or the
+            folder is broken.
     """
     store.check_name(name)
     folder = folder or store.find(name)
@@ -80,6 +83,7 @@ def prepare(
             "the authors, say under which licence: --licence SPDX-ID."
         )
     record = record_from_folder(folder)
+    rebuild(read_source(folder / store.WEIGHTS_FILE))  # the weights have to fit what the configuration says
     config: bytes | Path = folder / CONFIG
     if data_config:
         config, record = _with_data_config(folder / CONFIG, data_config)

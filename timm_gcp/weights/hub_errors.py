@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from timm_gcp.common.messages import one_line
+
 # Class name, anywhere in the chain of causes -> what it means. By name: the clients of the last years share the names
 # but not the modules, nor the HTTP library beneath.
 _MEANING = {
@@ -24,7 +26,9 @@ _MEANING = {
     "ReadTimeout": "The Hub did not answer for {repo} in time. Try again.",
     "ReadError": "The connection to the Hub broke while {repo} was read. Try again: what has arrived is kept.",
     "ConnectionError": "The Hub could not be reached for {repo} ({detail}). Check the network and HF_ENDPOINT.",
-    "HfHubHTTPError": "The Hub refused the request for {repo}: {detail}.",
+    "HFValidationError": "{repo!r} is no name of a repository ({detail}). Write ORG/NAME or ORG/NAME@REVISION.",
+    "HfHubHTTPError": "The Hub refused the request for {repo}: {detail}. Check the name and the token (`hf auth "
+    "login`), or try again later.",
     "LocalEntryNotFoundError": "{repo} is not in the local cache, and the Hub could not be reached. Check the network, "
     "the proxy and HF_ENDPOINT.",
     "EntryNotFoundError": "The repository {repo} lacks the weights: no model.safetensors and no pytorch_model.bin. It "
@@ -50,4 +54,4 @@ def explain(error: BaseException, repo: str) -> str | None:
 
 
 def _first_line(error: Any) -> str:
-    return (str(error).strip().split("\n")[0] or type(error).__name__)[:200].rstrip(".")
+    return one_line(str(error).strip().split("\n")[0] or type(error).__name__)

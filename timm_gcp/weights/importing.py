@@ -104,8 +104,7 @@ def import_file(
     if not timm.is_model(arch):
         raise ValueError(f"Unknown architecture {arch!r}. Here: {', '.join(table.ARCHITECTURES)}; or any of timm's.")
     target = target or store.stored_folder(name)
-    if target.exists() and not replace:
-        raise ValueError(f"{target} exists already. Add --force to replace it, or choose another name with --as.")
+    store.check_target(target, replace)
     source = read_source(path, use_ema)
     entry = table.WEIGHTS.get(name)
     digest = file_sha256(path)
@@ -246,10 +245,10 @@ def _check_contradictions(record: Record, arch: str, given: Mapping[str, Any], p
     if record.full and recorded != arch:
         raise ValueError(f"{path} holds weights of {recorded}, not of {arch}: name it {recorded}.TAG.")
     for key, value in given.items():
-        there = record.model_args.get(key, value)
+        there = {**record.unlisted, **record.model_args}.get(key, value)
         if _listed(there) != _listed(value):
             raise ValueError(f"{key}={value} was given, but {path} was trained with {key}={there}: drop it.")
-        if record.full and key not in record.model_args:
+        if record.full and key not in {**record.unlisted, **record.model_args}:
             raise ValueError(f"{key}={value} was given, but {path} was trained with the model's default: drop it.")
 
 

@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from timm_gcp.common.messages import listed
-from timm_gcp.weights.fit import CLASSIFIERS, REDUCTION, fit
+from timm_gcp.weights.fit import CLASSIFIERS, REDUCTION, check_kind, fit
+from timm_gcp.weights.sanity import check_values
 from timm_gcp.weights.triangle_order import column_to_row, triangle_dim, triangle_order
 
 _logger = logging.getLogger(__name__)
@@ -75,7 +76,8 @@ def unwrap(checkpoint: Mapping[str, Any], use_ema: bool = False) -> dict[str, to
         use_ema: Take the averaged weights (`state_dict_ema`, `model_ema`).
 
     Raises:
-        ValueError: If averaged weights are asked for and absent, an entry is no tensor, or two names become one.
+        ValueError: If averaged weights are asked for and absent, an entry is no tensor or of a type that
+            no weights have, or two names become one.
     """
     first, second = (EMA_CONTAINERS, CONTAINERS) if use_ema else (CONTAINERS, EMA_CONTAINERS)
     held = [name for name in first if isinstance(checkpoint.get(name), Mapping)]
@@ -91,9 +93,10 @@ def unwrap(checkpoint: Mapping[str, Any], use_ema: bool = False) -> dict[str, to
     for key, value in checkpoint.items():
         if not isinstance(value, torch.Tensor):
             raise ValueError(
-                f"A state dict maps names to tensors. Entry {key!r} is of type {type(value).__name__}; a training "
-                f"checkpoint keeps its weights under one of {', '.join(CONTAINERS + EMA_CONTAINERS)}."
+                f"A state dict maps names to tensors. Entry {str(key)[:200]!r} is of type {type(value).__name__}; a "
+                f"training checkpoint keeps its weights under one of {', '.join(CONTAINERS + EMA_CONTAINERS)}."
             )
+        check_kind(key, value)
         name = ".".join(part for part in str(key).split(".") if part not in WRAPPERS)
         if name in state_dict:
             raise ValueError(f"Two entries of the checkpoint are called {name!r} once wrapper prefixes are removed.")
@@ -153,7 +156,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     """Weights of any understood layout, ready for `model.load_state_dict` (the signature that timm expects).
 
     Raises:
-        ValueError: If anything is missing, foreign or wrongly sized; all of it is listed.
+        ValueError: If anything is missing, foreign, wrongly sized or not finite; all of it is listed.
     """
     unwrapped = unwrap(state_dict)
     converted = rename(unwrapped)
@@ -162,6 +165,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         if order.startswith("column"):
             _logger.warning("The classifier was trained with the column-major triangle order; converted to row-major.")
     fitted = fit(converted, model)
+    check_values(fitted, positive=False)
     _declare_classes(fitted, model)
     return fitted
 

@@ -9,11 +9,15 @@ from typing import Any
 from torch import Tensor
 
 from timm_gcp.common.data_config import for_channels
+from timm_gcp.common.messages import one_line
 from timm_gcp.weights import layouts
+from timm_gcp.weights.allowed import ARGUMENTS
 from timm_gcp.weights.architectures import ARCHITECTURES
 from timm_gcp.weights.catalog import ORDERS
 from timm_gcp.weights.fit import CLASSIFIERS, REDUCTION, fit
+from timm_gcp.weights.named import blueprint, create
 from timm_gcp.weights.record import DATA_KEYS, Record, checked_data_config, describe, record_of
+from timm_gcp.weights.sanity import check_values
 from timm_gcp.weights.source import Source
 from timm_gcp.weights.triangle_order import column_to_row, triangle_dim
 
@@ -76,23 +80,37 @@ def rebuild(
         tensors, layout, order = _renamed(source, bare, triangle_order)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    _check_listed(record, given, path)
     stated = {"num_classes": (default_cfg or {}).get("num_classes"), **record.model_args}
     sizes = _sizes(tensors, architecture)
     _check_sizes(given, sizes, path)
     arguments = {**sizes, **{key: value for key, value in stated.items() if value is not None}, **given}
-    model = create(architecture, False, arguments)
-    model.pretrained_cfg.update({**(default_cfg or {}), "num_classes": model.num_classes})
     try:
-        fitted = fit(tensors, model)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    model.load_state_dict(fitted)
+        check_values(tensors, positive=False)
+        described = blueprint(architecture, arguments)
+        if described is not None:  # before any memory is taken
+            _fitted(tensors, described, default_cfg)
+        model = create(architecture, False, arguments)
+        fitted = _fitted(tensors, model, default_cfg)
+        model.load_state_dict(fitted)
+    except (ValueError, RuntimeError) as error:
+        text = one_line(error, 2000) + "."
+        raise ValueError(text if path in text else f"{path}: {text}") from error
+    if model.num_classes < 1:
+        raise ValueError(f"{path} holds no classifier (0 classes): name the checkpoint of one that has classes.")
+    if record.label_names and len(record.label_names) != model.num_classes:
+        raise ValueError(
+            f"{path} names {len(record.label_names)} classes, but its classifier has {model.num_classes}: give the "
+            "checkpoint as it was written, or correct its names."
+        )
     notes = _overridden(record.model_args, given)
     if name and record.architecture and architecture != record.architecture:
         notes.append(f"model {name} in place of {record.architecture}")
     config = _data_config(record.data_config, data, model, arguments)
     notes += _overridden(_comparable(record.data_config), _comparable(data))
     texts = [f"overridden: {', '.join(notes)}"] if notes else []
+    if record.origin.startswith("the "):
+        texts.insert(0, _taken(record, architecture, path))
     known = record.states_preprocessing or default_cfg is not None or {"mean", "std"} <= set(data)
     if not known:
         texts.append(
@@ -110,6 +128,29 @@ def rebuild(
         full=known,
     )
     return Rebuilt(model.eval(), full, fitted, layout, order, tuple(texts))
+
+
+def _fitted(tensors: Mapping[str, Tensor], model: Any, default_cfg: Mapping[str, Any] | None) -> dict[str, Tensor]:
+    """The weights as `model` takes them; its pretrained cfg then describes them."""
+    model.pretrained_cfg.update({**(default_cfg or {}), "num_classes": model.num_classes})
+    return fit(tensors, model)
+
+
+def _check_listed(record: Record, given: Mapping[str, Any], path: str) -> None:
+    """Refuse what a checkpoint asks of its model beyond the list, unless it was given by hand too."""
+    extra = [key for key in record.unlisted if key not in given]
+    if extra:
+        value = one_line(record.unlisted[extra[0]], 80)
+        raise ValueError(
+            f"{path} asks for the model argument {extra[0]}={value}, which a checkpoint can't decide by itself (it may "
+            f"say {', '.join(ARGUMENTS)}). If you trust it, give --model-kwargs {extra[0]}={value}."
+        )
+
+
+def _taken(record: Record, architecture: str, path: str) -> str:
+    """What the checkpoint says of its own model, in a sentence."""
+    said = [f"{key} {_text(value)}" for key, value in {**record.model_args, **_comparable(record.data_config)}.items()]
+    return f"{path}: {', '.join([architecture, *said])}, by {record.origin}"
 
 
 def _same(name: str, recorded: str) -> bool:
@@ -155,32 +196,6 @@ def _check_sizes(given: Mapping[str, Any], sizes: Mapping[str, int], path: str) 
             raise ValueError(
                 f"--{option} {given[key]} was given, but the weights in {path} are for {sizes[key]} {what}: drop it."
             )
-
-
-def create(name: str, pretrained: bool, arguments: Mapping[str, Any]) -> Any:
-    """timm's model of that name.
-
-    Raises:
-        ValueError: An unknown name, or arguments that the model doesn't take.
-    """
-    from timm.models import create_model
-
-    try:
-        return create_model(name, pretrained=pretrained, **arguments)
-    except (
-        TypeError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        ArithmeticError,
-    ) as error:  # as models refuse values
-        given = {key: value for key, value in arguments.items() if value not in (None, "")}
-        reason = str(error) or type(error).__name__
-        raise ValueError(f"{name} can't be built with {given}: {reason}. Check the model's arguments.") from error
-    except RuntimeError as error:
-        if "Unknown model" not in str(error):
-            raise
-        raise ValueError(f"{error}. `timm.list_models('*gcp*')` lists ours, `timm.list_models()` all.") from error
 
 
 def _data_config(

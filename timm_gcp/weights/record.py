@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,7 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from timm_gcp.common.messages import listed
+from timm_gcp.common.messages import listed, one_line, printable
+from timm_gcp.weights.allowed import LARGEST_IMAGE, is_number, not_listed, wrong_argument
 from timm_gcp.weights.classes import names_in_order
 
 KEY = "timm_gcp"  # attribute of a checkpoint's args, section of config.json
@@ -46,6 +46,7 @@ class Record:
         dataset: timm's name of the data set; empty for an image folder.
         data_folder: Name of the folder that it was read from.
         recipe: Main settings of the training run.
+        unlisted: Model arguments of a checkpoint that it can't decide by itself, see `weights.allowed`.
         metrics: What the checkpoint scored, by name.
         version: Version of this package that wrote it.
         origin: Where this was found, in words; empty where nothing was.
@@ -61,6 +62,7 @@ class Record:
     dataset: str = ""
     data_folder: str = ""
     recipe: dict[str, Any] = field(default_factory=dict)
+    unlisted: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     version: str = ""
     origin: str = ""
@@ -68,7 +70,7 @@ class Record:
 
     def plain(self) -> dict[str, Any]:
         """As JSON takes it."""
-        values = {key: value for key, value in asdict(self).items() if key not in ("origin", "full")}
+        values = {key: value for key, value in asdict(self).items() if key not in ("origin", "full", "unlisted")}
         return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 
     @property
@@ -157,27 +159,27 @@ def record_from_args(args: Mapping[str, Any], where: str) -> Record:
     """
     held = args.get(KEY)
     if isinstance(held, Mapping):
-        return checked_record(held, where, "the record in the checkpoint")
+        return checked_record(held, where, "the record in the checkpoint", stated=True)
     model_args = {name: args[key] for key, name in _FROM_ARGS.items() if args.get(key) not in (None, "")}
     kwargs = args.get("model_kwargs") or {}
     if not isinstance(kwargs, Mapping):
         raise ValueError(f"{where}: model_kwargs must be a mapping, got {kwargs!r}.")
     data = {key: args[key] for key in DATA_KEYS if args.get(key) not in (None, "")}
     if "input_size" in data:
-        model_args.setdefault("in_chans", _items(data["input_size"])[0])
+        model_args.setdefault("in_chans", next(iter(_items(data["input_size"])), None))
     elif args.get("img_size") is not None:
         data["img_size"] = args["img_size"]
     if args.get("model") in (None, ""):
         return Record()
     values = {
         "architecture": args["model"],
-        "model_args": {**model_args, **kwargs},
+        "model_args": {**model_args, **{str(key): value for key, value in kwargs.items()}},
         "data_config": data,
         "dataset": args.get("dataset") or "",
         "data_folder": _folder_name(args.get("data_dir")),
         "recipe": {key: args[key] for key in RECIPE_KEYS if isinstance(args.get(key), str | int | float)},
     }
-    return checked_record(values, where, "the arguments of its training run", full=False)
+    return checked_record(values, where, "the arguments of its training run", full=False, stated=True)
 
 
 def record_from_folder(folder: Path) -> Record:
@@ -187,25 +189,48 @@ def record_from_folder(folder: Path) -> Record:
         ValueError: If it is not JSON, or a value has a type or range that it can't have.
     """
     path = folder / "config.json"
+    foreign = f"{path} is not the configuration of a timm model:"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        cfg = config["pretrained_cfg"]
-        values = {
-            **(config.get(KEY) or {}),
-            "architecture": config["architecture"],
-            "model_args": {"num_classes": config.get("num_classes"), **(config.get("model_args") or {})},
-            "data_config": {key: cfg[key] for key in DATA_KEYS if cfg.get(key) is not None},
-            "label_names": config.get("label_names"),
-            "label_descriptions": config.get("label_descriptions"),
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not the configuration of a timm model: {error!r}.") from error
-    assumed = (config.get(KEY) or {}).get("preprocessing") == "assumed"
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{foreign} it is no JSON ({one_line(error)}). Download or export it again.") from error
+    except OSError as error:
+        raise FileNotFoundError(f"{path} can't be read ({one_line(error)}): name a weight folder.") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{foreign} it holds a {type(config).__name__}, not an object. Download or export it again.")
+    cfg = config.get("pretrained_cfg", config)  # older folders have all in one object
+    own = config.get(KEY)
+    for key, value in (("pretrained_cfg", cfg), ("model_args", config.get("model_args")), (KEY, own)):
+        if not isinstance(value, dict | None) or (key == "pretrained_cfg" and value is None):
+            raise ValueError(f"{foreign} {key} must be an object, got {one_line(value, 80)!r}. Export it again.")
+    if not isinstance(config.get("architecture"), str):
+        raise ValueError(f"{foreign} it names no architecture. Download or export it again.")
+    values = {
+        **(own or {}),
+        "architecture": config["architecture"],
+        "model_args": {
+            "num_classes": config.get("num_classes", cfg.get("num_classes")),
+            **(config.get("model_args") or {}),
+        },
+        "data_config": {key: cfg[key] for key in DATA_KEYS if cfg.get(key) is not None},
+        "label_names": config.get("label_names", cfg.get("label_names")),
+        "label_descriptions": config.get("label_descriptions", cfg.get("label_descriptions")),
+    }
+    assumed = (own or {}).get("preprocessing") == "assumed"
     return checked_record(values, str(path), "" if assumed else "config.json", full=not assumed)
 
 
-def checked_record(values: Mapping[str, Any], where: str, origin: str, full: bool = True) -> Record:
+def checked_record(
+    values: Mapping[str, Any], where: str, origin: str, full: bool = True, stated: bool = False
+) -> Record:
     """A record of untrusted values: known keys alone, each of its type and in range.
+
+    Args:
+        values: What was found.
+        where: The file, for errors.
+        origin: Where in it, in words.
+        full: Whether nothing is left to defaults.
+        stated: Whether a checkpoint says so of itself: model arguments that are on no list then stay out.
 
     Raises:
         ValueError: Names the file, the key and the value.
@@ -213,13 +238,16 @@ def checked_record(values: Mapping[str, Any], where: str, origin: str, full: boo
     import timm
 
     def refuse(key: str, value: Any, wanted: str) -> ValueError:
-        return ValueError(f"{where}: {key} must be {wanted}, got {str(value)[:80]!r}. Name it with an option instead.")
+        got = one_line(value, 80)
+        return ValueError(
+            f"{where}: {one_line(key, 80)} must be {wanted}, got {got!r}. Name it with an option instead."
+        )
 
     name = values.get("architecture")
     if not isinstance(name, str) or re.fullmatch(r"\w+(\.[\w.-]+)?", name) is None:
-        raise refuse("the model", name, "a plain name of timm's, such as resnet50_gcp,")
+        raise refuse("the model", name, "a plain name of timm's, such as resnet50_gcp")
     if not timm.is_model(name.split(".")[0]):
-        raise refuse("the model", name, "one that timm knows (`timm.list_models()`),")
+        raise refuse("the model", name, "one that timm knows (`timm.list_models()`)")
     for section in ("model_args", "data_config", "recipe", "metrics"):
         if not isinstance(values.get(section) or {}, Mapping):
             raise refuse(section, values[section], "a mapping")
@@ -228,18 +256,17 @@ def checked_record(values: Mapping[str, Any], where: str, origin: str, full: boo
         if not isinstance(key, str) or not key.isidentifier() or key in _FORBIDDEN:
             raise refuse("each model argument", key, "a keyword of the network itself")
         model_args[key] = _plain(value, lambda v, key=key: refuse(key, v, "a plain value"))  # type: ignore[misc]
-    ranges: dict[str, tuple[float, float]] = {"num_classes": (0, 1e6), "in_chans": (1, 1e3), "n_iter": (0, 1e3)}
-    for key, (low, high) in ranges.items():
-        value = model_args.get(key)
-        if value is not None and not (type(value) is int and low <= value <= high):
-            raise refuse(key, value, f"a whole number from {low:g} to {high:g}")
+        wanted = wrong_argument(key, model_args[key])
+        if wanted:
+            raise refuse(key, value, wanted)
+    unlisted = not_listed(model_args) if stated else {}
     labels = values.get("label_names")
     if isinstance(labels, Mapping):
         labels = list(labels.values())
     if labels is not None and not all(isinstance(label, str) for label in _items(labels)):
         raise refuse("label_names", labels, "a list of strings")
     if labels and model_args.get("num_classes") not in (None, len(labels)):
-        raise refuse("label_names", listed(labels), f"{model_args['num_classes']} names, one a class,")
+        raise refuse("label_names", listed(labels), f"{model_args['num_classes']} names, one a class")
     class_map = values.get("class_map")
     if class_map is not None and not _mapping_of(class_map, int):
         raise refuse("class_map", class_map, "a mapping of names to whole numbers")
@@ -248,22 +275,25 @@ def checked_record(values: Mapping[str, Any], where: str, origin: str, full: boo
         raise refuse("label_descriptions", descriptions, "a mapping of names to texts")
     return Record(
         architecture=name,
-        model_args=model_args,
-        data_config=checked_data_config(dict(values.get("data_config") or {}), where),
+        model_args={key: value for key, value in model_args.items() if key not in unlisted},
+        unlisted=unlisted,
+        data_config=checked_data_config(
+            {str(key): value for key, value in dict(values.get("data_config") or {}).items()}, where, LARGEST_IMAGE
+        ),
         label_names=tuple(labels) if labels else None,
         label_descriptions=dict(descriptions) if descriptions else None,
         class_map=dict(class_map) if class_map else None,
         dataset=_text(values.get("dataset")),
         data_folder=_text(values.get("data_folder")),
         recipe={
-            key: value
+            key: one_line(value) if isinstance(value, str) else value
             for key, value in dict(values.get("recipe") or {}).items()
-            if key in RECIPE_KEYS and isinstance(value, str | int | float)
+            if key in RECIPE_KEYS and (isinstance(value, str) or is_number(value, -1e12, 1e12))
         },
         metrics={
-            str(key): float(value)
+            one_line(key): float(value)
             for key, value in dict(values.get("metrics") or {}).items()
-            if isinstance(value, int | float) and math.isfinite(value)
+            if is_number(value, -1e12, 1e12)
         },
         version=_text(values.get("version")),
         origin=origin,
@@ -271,8 +301,13 @@ def checked_record(values: Mapping[str, Any], where: str, origin: str, full: boo
     )
 
 
-def checked_data_config(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def checked_data_config(given: Mapping[str, Any], where: str, largest: int = 16_384) -> dict[str, Any]:
     """Keys of timm's data configuration (and `img_size`), each of its type and in range; lists become tuples.
+
+    Args:
+        given: The keys.
+        where: Where they were found, for errors.
+        largest: Pixels that a side may have.
 
     Raises:
         ValueError: Names the key and the value.
@@ -282,24 +317,27 @@ def checked_data_config(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         wanted = ""
         if key == "input_size":
             value = _items(value)
-            good = len(value) == 3 and all(type(item) is int and 1 <= item <= 16_384 for item in value)
-            wanted = "channels, height and width"
+            good = len(value) == 3 and all(type(item) is int and 1 <= item <= largest for item in value)
+            wanted = f"channels, height and width, each from 1 to {largest}"
         elif key == "img_size":
-            good, wanted = type(value) is int and 1 <= value <= 16_384, "a whole number of pixels"
+            good, wanted = type(value) is int and 1 <= value <= largest, f"a whole number of pixels from 1 to {largest}"
         elif key in ("mean", "std"):
             value = _items(value)
-            good = bool(value) and all(_is_number(item) and (item > 0 or key == "mean") for item in value)
-            wanted = "numbers, one per channel" + (" and above 0" if key == "std" else "")
+            low = -1e4 if key == "mean" else 1e-6
+            good = bool(value) and all(is_number(item, low, 1e4) for item in value)
+            wanted = "numbers, one per channel" + (" and above 0" if key == "std" else "") + f", {low:g} to 10000"
         elif key == "crop_pct":
-            good, wanted = _is_number(value) and 0 < value <= 10, "a number above 0"
+            good, wanted = is_number(value, 0.05, 10), "a number above 0, from 0.05 to 10"
         elif key == "interpolation":
             good, wanted = value in INTERPOLATIONS, f"one of {', '.join(INTERPOLATIONS)}"
         elif key == "crop_mode":
             good, wanted = value in CROP_MODES, f"one of {', '.join(CROP_MODES)}"
         else:
-            raise ValueError(f"{where}: a data configuration has no key {key!r}; it has {', '.join(DATA_KEYS)}.")
+            raise ValueError(
+                f"{where}: a data configuration has no key {one_line(key, 80)!r}; it has {', '.join(DATA_KEYS)}."
+            )
         if not good:
-            raise ValueError(f"{where}: {key} must be {wanted}, got {str(value)[:80]!r}.")
+            raise ValueError(f"{where}: {key} must be {wanted}, got {one_line(value, 80)!r}.")
         found[key] = value
     return found
 
@@ -325,19 +363,15 @@ def read_data_config(path: str | Path) -> dict[str, Any]:
         raise FileNotFoundError(f"no data configuration at {str(path)!r}.")
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{str(path)!r} is neither JSON nor YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{str(path)!r} is neither JSON nor YAML: {one_line(error)}.") from error
     if not isinstance(content, Mapping):
         raise ValueError(f"{str(path)!r} must map {', '.join(DATA_KEYS)} to values, got a {type(content).__name__}.")
-    return checked_data_config(content, repr(str(path)))
+    return checked_data_config({str(key): value for key, value in content.items()}, repr(str(path)))
 
 
 def _items(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _mapping_of(value: Any, kind: type) -> bool:
@@ -345,13 +379,15 @@ def _mapping_of(value: Any, kind: type) -> bool:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    return printable(value)[:200] if isinstance(value, str) else ""
 
 
-def _plain(value: Any, refused: Any) -> Any:
-    """Strings, numbers, truth values and lists of them; tuples become lists, as in JSON."""
-    if value is None or isinstance(value, str | bool | int | float):
+def _plain(value: Any, refused: Any, depth: int = 0) -> Any:
+    """Strings, numbers, truth values and short lists of them; tuples become lists, as in JSON."""
+    if value is None or isinstance(value, bool) or is_number(value, -1e12, 1e12):
         return value
-    if isinstance(value, list | tuple):
-        return [_plain(item, refused) for item in value]
+    if isinstance(value, str) and len(value) <= 1000:
+        return value
+    if isinstance(value, list | tuple) and len(value) <= 1000 and depth < 3:
+        return [_plain(item, refused, depth + 1) for item in value]
     raise refused(value)

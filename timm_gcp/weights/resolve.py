@@ -12,7 +12,8 @@ from timm.models._registry import get_pretrained_cfg
 
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights import hub_errors, store
-from timm_gcp.weights.checkpoint import check_file, safe_types
+from timm_gcp.weights.checkpoint import read_checkpoint, safe_types
+from timm_gcp.weights.container import check_file
 from timm_gcp.weights.timm_cfgs import folder_cfg
 
 _SOURCES = ("file", "state_dict", "url", "hf_hub_id")
@@ -44,6 +45,7 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
     if not pretrained:
         folder = store.find(f"{variant}.{cfg}") if isinstance(cfg, str) and cfg else None
         if folder is not None:  # a tag names the model that its weights fit, with or without them
+            _check_folder(folder, variant, False)
             kwargs = {**folder_cfg(folder)[1], **kwargs}
         yield kwargs
         return
@@ -58,7 +60,7 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
         name = f"{variant}.{tag}"
         folder = store.find(name)
         if folder is not None:
-            check_file(folder / store.WEIGHTS_FILE)
+            _check_folder(folder, variant, True)
             stored, model_args = folder_cfg(folder)
             kwargs["pretrained_cfg"] = {**stored, "tag": tag}
             kwargs = {**model_args, **kwargs}
@@ -70,6 +72,10 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
         with safe_types():
             yield kwargs
     except Exception as error:
+        sources = (kwargs.get("pretrained_cfg_overlay"), kwargs.get("pretrained_cfg"))
+        given = [str(value["file"]) for value in sources if isinstance(value, dict) and value.get("file")]
+        if isinstance(error, ValueError) and given and given[0] not in str(error):
+            raise ValueError(f"{given[0]}: {error}") from error
         source = (kwargs.get("pretrained_cfg_overlay") or {}).get("hf_hub_id") or _as_dict(cfg).get("hf_hub_id")
         text = hub_errors.explain(error, str(source)) if source else None
         if text is None:
@@ -91,12 +97,22 @@ def _as_dict(cfg: Any) -> dict[str, Any]:
     return dict(vars(cfg)) if hasattr(cfg, "hf_hub_id") else {}
 
 
+def _check_folder(folder: Path, variant: str, weights: bool) -> None:
+    """Look at a stored folder before timm does: its configuration, whose model it holds and, if wanted, its weights."""
+    from timm_gcp.weights.named import check_named  # not needed for `import timm_gcp`
+
+    record = check_named(f"local-dir:{folder}", weights)
+    if record is not None and record.architecture.split(".")[0] != variant:
+        raise ValueError(f"{folder} holds weights of {record.architecture}, not of {variant}: rename the folder.")
+
+
 def _check_source(path: Path) -> None:
     """Look at a file, or at the weights in a folder, before timm does."""
-    if not path.is_dir():
-        check_file(path)
-    elif (path / store.WEIGHTS_FILE).is_file():
-        check_file(path / store.WEIGHTS_FILE)
+    from timm_gcp.weights.named import weights_in
+
+    file = weights_in(path) if path.is_dir() else path
+    if check_file(file) == "torch":
+        read_checkpoint(file)
 
 
 def _not_found_text(name: str, hub_answer: str = "") -> str:

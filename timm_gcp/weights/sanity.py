@@ -10,18 +10,38 @@ import torch
 from timm_gcp.common.messages import listed
 
 
-def check_values(state_dict: Mapping[str, torch.Tensor]) -> None:
+def check_values(state_dict: Mapping[str, torch.Tensor], positive: bool = True) -> None:
     """Refuse weights that cannot be the outcome of a training run.
 
+    Args:
+        state_dict: The weights, in any type; looked at as float32 takes them.
+        positive: Batch-norm variances must be above 0; otherwise 0 will do, that of a channel which never varied.
+
     Raises:
-        ValueError: Naming the entries, if a weight is not finite or a batch-norm variance not positive.
+        ValueError: Naming the entries, if a weight is not finite or a batch-norm variance too small.
     """
-    broken = [name for name, tensor in state_dict.items() if not torch.isfinite(tensor).all()]
+    held = {name: tensor for name, tensor in state_dict.items() if not tensor.is_meta}
+    broken = [name for name, tensor in held.items() if not _finite(tensor)]
     if broken:
-        raise ValueError(f"NaN or infinite values in {listed(broken)}. The training that wrote the file had diverged.")
-    flat = [name for name, tensor in state_dict.items() if name.endswith("running_var") and not (tensor > 0).all()]
+        raise ValueError(
+            f"NaN or infinite values in {listed(broken)}. The training that wrote the file had diverged: take an "
+            "earlier checkpoint."
+        )
+    flat = [
+        name
+        for name, tensor in held.items()
+        if name.endswith("running_var") and not ((tensor > 0) if positive else (tensor >= 0)).all()
+    ]
     if flat:
-        raise ValueError(f"Batch-norm variances that are not positive in {listed(flat)}. The file is damaged.")
+        what = "not positive" if positive else "negative"
+        raise ValueError(f"Batch-norm variances that are {what} in {listed(flat)}. The file is damaged.")
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    if not tensor.is_floating_point():
+        return True
+    seen = tensor.float() if tensor.dtype == torch.float64 else tensor  # too large for float32 becomes infinite
+    return bool(torch.isfinite(seen).all())
 
 
 def fixed_image(input_size: tuple[int, int, int]) -> torch.Tensor:

@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 from torch import Tensor
 
+from timm_gcp.common.messages import one_line
+from timm_gcp.weights.allowed import is_number
 from timm_gcp.weights.checkpoint import read_checkpoint
 from timm_gcp.weights.layouts import EMA_CONTAINERS, unwrap
 from timm_gcp.weights.record import Record, record_from_args, record_from_folder
@@ -74,11 +76,15 @@ def read_source(path: str | Path, use_ema: bool = False) -> Source:
         raise ValueError(f"{str(path)!r} holds no averaged weights (trained without --model-ema): drop --use-ema.")
     record = _record(path, checkpoint)
     epoch, metric = checkpoint.get("epoch"), checkpoint.get("metric")
-    if record.origin and isinstance(metric, int | float) and not record.metrics:
+    if record.origin and is_number(metric) and not record.metrics:
         run = checkpoint.get("args")
         name = getattr(run, "eval_metric", None) or "metric"
-        record = dataclasses.replace(record, metrics={str(name): float(metric)})
-    return Source(path, unwrap(checkpoint, use_ema), record, epoch if isinstance(epoch, int) else None)
+        record = dataclasses.replace(record, metrics={one_line(name, 80): float(metric)})  # type: ignore[arg-type]
+    try:
+        tensors = unwrap(checkpoint, use_ema)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return Source(path, tensors, record, epoch if isinstance(epoch, int) else None)
 
 
 def _record(path: Path, checkpoint: dict[str, Any]) -> Record:
@@ -91,8 +97,8 @@ def _record(path: Path, checkpoint: dict[str, Any]) -> Record:
     if beside.is_file():
         try:
             content = yaml.safe_load(beside.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"{beside} is not a YAML file: {' '.join(str(error).split())}") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise ValueError(f"{beside} is not a YAML file: {one_line(error)}. Repair or remove it.") from error
         if isinstance(content, dict):
             return record_from_args(content, str(beside))
     return Record()

@@ -7,6 +7,7 @@ A folder appears under its name in one rename, complete, or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -17,12 +18,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from timm_gcp.common.messages import listed
 from timm_gcp.weights import catalog as table
 
 HOME_VARIABLE = "TIMM_GCP_HOME"
 WEIGHTS_FILE = "model.safetensors"
 _NAME = r"([A-Za-z0-9_]+)\.([A-Za-z0-9][A-Za-z0-9_.-]*)"
+_KEPT = {"config.json", WEIGHTS_FILE, "README.md"}
 _INCOMING = ".incoming-"
+_REPLACED = ".replaced-"  # an old folder while the new one takes its place
 _STALE = 24 * 3600  # seconds after which an unfinished folder belongs to a process that was killed
 
 
@@ -58,14 +62,16 @@ def stored_folder(name: str) -> Path:
 
 
 def stored_names() -> list[str]:
-    """Names in the local store."""
-    return sorted(path.parent.name for path in (home() / "weights").glob("[!.]*/config.json"))
+    """Names in the local store; a folder of another name is somebody else's."""
+    _put_back(home() / "weights")
+    names = (path.parent.name for path in (home() / "weights").glob("[!.]*/config.json"))
+    return sorted(name for name in names if re.fullmatch(_NAME, name))
 
 
 def stored_folders() -> dict[str, Path]:
     """Complete weight folders of the local store, by `arch.tag`; none where the store can't be looked at."""
     try:
-        folders = {name: home() / "weights" / name for name in stored_names() if re.fullmatch(_NAME, name)}
+        folders = {name: home() / "weights" / name for name in stored_names()}
         return {name: folder for name, folder in folders.items() if (folder / WEIGHTS_FILE).is_file()}
     except (OSError, RuntimeError):  # no permission, or no home folder
         return {}
@@ -73,6 +79,7 @@ def stored_folders() -> dict[str, Path]:
 
 def find(name: str) -> Path | None:
     """Weight folder of `arch.tag`: in the local store, else in the package, else None."""
+    _put_back(home() / "weights")
     for folder in (stored_folder(name), table.BUNDLED / name):
         if (folder / "config.json").is_file() and (folder / WEIGHTS_FILE).is_file():
             return folder
@@ -87,6 +94,32 @@ def state(name: str) -> str:
     return "on the Hub" if name in table.ON_THE_HUB else "from the authors' file"
 
 
+def check_target(target: Path, replace: bool) -> None:
+    """Check that a weight folder can be put at `target`: nothing is there, or a weight folder to be replaced.
+
+    Raises:
+        ValueError: If something else is there, or it is not to be replaced.
+    """
+    _put_back(target.parent)
+    if not os.path.lexists(target):
+        return
+    if not replace:
+        raise ValueError(f"{target} exists already. Add --force to replace it, or choose another name with --as.")
+    try:
+        names = {path.name for path in target.iterdir()}
+    except FileNotFoundError:  # another process has just replaced it
+        return
+    except NotADirectoryError:
+        names = {target.name}
+    own = target.parent == home() / "weights"  # a broken folder of our own store may be replaced too
+    if names - _KEPT or (names and WEIGHTS_FILE not in names and not own):
+        held = f" (it holds {listed(sorted(names - _KEPT or names), 3)})" if target.is_dir() else ""
+        raise ValueError(
+            f"{target} is no weight folder{held}, and --force replaces nothing else: choose another folder, or remove "
+            "it yourself."
+        )
+
+
 def add(target: Path, fill: Callable[[Path], None], replace: bool = False) -> Path:
     """Create the folder `target` in one step: `fill` writes into a hidden folder beside it, which is then renamed.
 
@@ -98,12 +131,10 @@ def add(target: Path, fill: Callable[[Path], None], replace: bool = False) -> Pa
         replace: Put it in the place of an existing folder.
 
     Raises:
-        ValueError: If `target` exists and is not to be replaced.
+        ValueError: If `target` exists and is no weight folder or not to be replaced.
         RuntimeError: If the disk is full or not writable.
     """
-    taken = f"{target} exists already. Add --force to replace it, or choose another name with --as."
-    if target.exists() and not replace:
-        raise ValueError(taken)
+    check_target(target, replace)
     incoming: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +144,8 @@ def add(target: Path, fill: Callable[[Path], None], replace: bool = False) -> Pa
         fill(incoming)
         _rename(incoming, target, replace)
     except FileExistsError:
-        raise ValueError(taken) from None
+        check_target(target, False)
+        raise
     except OSError as error:
         raise RuntimeError(_disk_text(target, error)) from error
     except Exception as error:
@@ -127,7 +159,7 @@ def add(target: Path, fill: Callable[[Path], None], replace: bool = False) -> Pa
 
 
 def _rename(incoming: Path, target: Path, replace: bool) -> None:
-    """Move `incoming` to `target`; an existing folder is moved out of the way first."""
+    """Move `incoming` to `target`; an existing folder is moved aside, and deleted once the new one is in its place."""
     for _ in range(100):
         try:
             incoming.rename(target)
@@ -138,14 +170,51 @@ def _rename(incoming: Path, target: Path, replace: bool) -> None:
                 raise
             if not replace:
                 raise FileExistsError(str(target)) from None
-        old = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=target.parent))
+        check_target(target, replace)
+        old = Path(tempfile.mkdtemp(prefix=f"{_REPLACED}{os.getpid()}-", dir=target.parent))
         try:
-            target.rename(old / "old")
+            target.rename(old / target.name)
         except FileNotFoundError:
-            pass  # another process has just replaced it too
-        finally:
-            shutil.rmtree(old, ignore_errors=True)
+            old.rmdir()  # another process has just replaced it too
+            continue
+        except OSError:
+            old.rmdir()
+            raise
+        try:
+            incoming.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                (old / target.name).rename(target)
+                old.rmdir()
+                raise
+            shutil.rmtree(old, ignore_errors=True)  # another process was faster: its folder is there
+            continue
+        shutil.rmtree(old, ignore_errors=True)
+        return
     raise FileExistsError(str(target))
+
+
+def _put_back(parent: Path) -> None:
+    """Put back the folders that a killed process had moved aside, where nothing has taken their place."""
+    with contextlib.suppress(OSError):
+        for aside in parent.glob(f"{_REPLACED}*"):
+            if _is_running(aside.name) and time.time() - aside.stat().st_mtime < _STALE:
+                continue  # another process is at it
+            for old in aside.iterdir():
+                if not (parent / old.name).exists():
+                    old.rename(parent / old.name)
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _is_running(name: str) -> bool:
+    """Whether the process that moved a folder aside under this name still runs."""
+    try:
+        os.kill(int(name.removeprefix(_REPLACED).split("-")[0]), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def _sweep(parent: Path) -> None:
