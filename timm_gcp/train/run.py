@@ -101,7 +101,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     args.lr = resolve_rate(args)
     kept = _recorded(args, model, data_config, made)
     task = ClassificationTask(model, build_criterion(args), device=device, verbose=False)
-    optimizer = create_optimizer_v2(task.get_trainable_module(), **optimizer_kwargs(cfg=args), **args.opt_kwargs)
+    optimizer = create_optimizer_v2(model, **optimizer_kwargs(cfg=args), **args.opt_kwargs)
     precision = make_precision(args, device)
 
     start, averaged = 0, None
