@@ -100,7 +100,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     made = loaders(args, data_config, device)
     args.lr = resolve_rate(args)
     kept = _recorded(args, model, data_config, made)
-    task = ClassificationTask(model, build_criterion(args), device=device, verbose=False)
+    task: Any = ClassificationTask(model, build_criterion(args), device=device, verbose=False)
     optimizer = create_optimizer_v2(model, **optimizer_kwargs(cfg=args), **args.opt_kwargs)
     precision = make_precision(args, device)
 
@@ -113,7 +113,7 @@ def train(args: argparse.Namespace, callbacks: Sequence[Callback] = (), loaders:
     if args.model_ema:
         task.setup_ema(decay=args.model_ema_decay, use_warmup=args.model_ema_warmup)
         if averaged is not None:
-            task.load_checkpoint_state(averaged, ema=True)
+            task.get_trainable_module(ema=True).module.load_state_dict(averaged)
     if args.torchcompile:
         task.compile(backend=args.torchcompile, mode=args.torchcompile_mode)
 
