@@ -36,6 +36,6 @@ def fast_kernels(device: torch.device) -> None:
         torch.backends.cudnn.benchmark = True
 
 
-def autocast(device: torch.device, enabled: bool, dtype: str) -> AbstractContextManager[Any]:
+def mixed_precision(device: torch.device, enabled: bool, dtype: str) -> AbstractContextManager[Any]:
     """Context of forward passes, entered as often as needed: torch's autocast to `dtype`, or nothing."""
     return torch.autocast(device.type, dtype=getattr(torch, dtype)) if enabled else nullcontext()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler, Subset
 from tqdm import tqdm
 
-from timm_gcp.common.device import autocast
+from timm_gcp.common.device import mixed_precision
 from timm_gcp.detection.coco_data import CocoDataset, collate
 from timm_gcp.detection.coco_eval import coco_results
 
@@ -79,7 +79,7 @@ class Precision:
 
     def context(self) -> AbstractContextManager[Any]:
         """Context of a forward pass."""
-        return autocast(self.device, self.amp, self.dtype)
+        return mixed_precision(self.device, self.amp, self.dtype)
 
 
 def train_loader(

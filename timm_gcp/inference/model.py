@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from timm_gcp.common.device import autocast, pick_device
+from timm_gcp.common.device import mixed_precision, pick_device
 from timm_gcp.common.messages import printable
 from timm_gcp.inference.options import data_options
 from timm_gcp.weights.named import create
@@ -86,10 +86,10 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
     model = model.to(device).eval()
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    context = autocast(device, args.amp, args.amp_dtype)
+    autocast = mixed_precision(device, args.amp, args.amp_dtype)
     names = record.label_names or label_names(model, getattr(args, "dataset", None) or record.dataset)
     names = tuple(map(printable, names)) if names else None  # they end up in a terminal
-    return Loaded(model, name, record.data_config, names, device, context, record.dataset, record.class_map, epoch)
+    return Loaded(model, name, record.data_config, names, device, autocast, record.dataset, record.class_map, epoch)
 
 
 def label_names(model: Any, dataset: str | None = None) -> tuple[str, ...] | None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from timm_gcp.common.device import autocast, pick_device
+from timm_gcp.common.device import mixed_precision, pick_device
 from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
 from timm_gcp.inference.model import Loaded, load_model
 from timm_gcp.weights.source import find_checkpoint, read_source
@@ -160,5 +160,5 @@ def _load_torchvision(args: argparse.Namespace) -> Loaded:
         "interpolation": args.interpolation or "bilinear",
         "crop_pct": args.crop_pct or 0.875,
     }
-    context = autocast(device, args.amp, args.amp_dtype)
-    return Loaded(model.to(device).eval(), args.model, config, None, device, context)
+    autocast = mixed_precision(device, args.amp, args.amp_dtype)
+    return Loaded(model.to(device).eval(), args.model, config, None, device, autocast)

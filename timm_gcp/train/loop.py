@@ -15,7 +15,7 @@ from timm.utils import NativeScaler, dispatch_clip_grad
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from timm_gcp.common.device import autocast
+from timm_gcp.common.device import mixed_precision
 from timm_gcp.train.build import Loaders
 from timm_gcp.train.callback import Callback
 from timm_gcp.train.progress import Progress
@@ -36,7 +36,7 @@ def make_precision(args: argparse.Namespace, device: torch.device) -> Precision:
     if not args.amp:
         return Precision()
     scaler = NativeScaler(device="cuda") if device.type == "cuda" and args.amp_dtype == "float16" else None
-    return Precision(autocast(device, True, args.amp_dtype), scaler)
+    return Precision(mixed_precision(device, True, args.amp_dtype), scaler)
 
 
 def updates_in(loaders: Loaders, args: argparse.Namespace) -> int:

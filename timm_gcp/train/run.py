@@ -117,8 +117,8 @@ def train(
     made = loaders(args, data_config, device)
     args.lr = resolve_rate(args)
     recorded = _recorded(args, model, data_config, made)
-    task = ClassificationTask(model, build_criterion(args), device=device, verbose=False)
-    optimizer = build_optimizer(args, task.get_trainable_module())
+    task: Any = ClassificationTask(model, build_criterion(args), device=device, verbose=False)
+    optimizer = build_optimizer(args, model)
     precision = make_precision(args, device)
 
     start, averaged = 0, None
@@ -130,8 +130,7 @@ def train(
     if args.model_ema:
         task.setup_ema(decay=args.model_ema_decay, use_warmup=args.model_ema_warmup)
         if averaged is not None:
-            average: Any = task.get_trainable_module(ema=True)
-            load_whole(average.module, averaged, args.resume)
+            load_whole(task.get_trainable_module(ema=True).module, averaged, args.resume)
     if args.torchcompile:
         task.compile(backend=args.torchcompile, mode=args.torchcompile_mode)
 
