@@ -24,6 +24,7 @@ MODELS = {
     "mobilenetv2_100_gcp_d128",
     "shufflenet_v2_x1_0_gcp",
     "shufflenet_v2_x1_0",
+    "gcp_swap",
 }
 # From the bottom up: a module of the import path may import those of earlier lines and of its own only.
 LAYERS = [

@@ -18,6 +18,7 @@ from timm_gcp.weights import drive, hub, store
 from timm_gcp.weights.importing import Imported, import_file
 from timm_gcp.weights.listing import rows
 from timm_gcp.weights.rebuild import ORDERS
+from timm_gcp.weights.record import Record
 from timm_gcp.weights.source import read_source
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -141,11 +142,12 @@ def _accuracy_check(args: argparse.Namespace) -> Any:
     from timm_gcp.inference.evaluate import validate
     from timm_gcp.inference.model import Loaded
 
-    def check(source: Any, reloaded: Any) -> None:
+    def check(source: Any, reloaded: Any, record: Record) -> None:
         scores = []
+        class_map = record.class_map if not record.dataset else None  # the folders of its training
         for model in (source, reloaded):
             config = resolve_data_config({}, model=model)
-            loaded = Loaded(model, "", config, None, torch.device("cpu"), nullcontext())
+            loaded = Loaded(model, "", config, None, torch.device("cpu"), nullcontext(), class_map=class_map)
             scores.append(validate(loaded, args.data_dir, "", args.val_split, 64, 0).accuracy(1))
         if scores[0] != scores[1]:
             raise ValueError(

@@ -12,6 +12,7 @@ from torch import nn
 from timm_gcp.common.files import replacing
 from timm_gcp.detection.models import build_detector
 from timm_gcp.detection.weights import architecture_of
+from timm_gcp.weights.checkpoint import read_checkpoint as read_any_checkpoint
 
 KEYS = ("detector", "categories", "model", "epoch", "history")
 
@@ -49,12 +50,12 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is no detector checkpoint.
+        ValueError: If it can't be read safely, or is no detector checkpoint.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"no checkpoint file {str(path)!r}.")
-    content = torch.load(path, map_location="cpu", weights_only=True)
-    missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
+    content = read_any_checkpoint(path)
+    missing = [key for key in KEYS if key not in content]
     if missing:
         raise ValueError(
             f"{str(path)!r} is no detector checkpoint: it lacks {', '.join(missing)}. "

@@ -68,7 +68,7 @@ def import_file(
     dtype: torch.dtype | None = None,
     data_config: Mapping[str, Any] | None = None,
     assume_preprocessing: bool = True,
-    check: Callable[[Any, Any], None] | None = None,
+    check: Callable[[Any, Any, Record], None] | None = None,
 ) -> Imported:
     """Make a verified weight folder of a checkpoint file.
 
@@ -87,7 +87,7 @@ def import_file(
         dtype: Store parameters in this type, batch-norm statistics as they are; by default all as they are.
         data_config: Keys of timm's data configuration that override what the file says.
         assume_preprocessing: Take timm's defaults where nothing states the preprocessing, rather than refuse.
-        check: Called with the checkpoint's model and the reloaded one; may raise.
+        check: Called with the checkpoint's model, the reloaded one and the record of both; may raise.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -157,7 +157,7 @@ def import_file(
 
 
 def compare(
-    model: Any, folder: Path, path: Path, record: Record, check: Callable[[Any, Any], None] | None = None
+    model: Any, folder: Path, path: Path, record: Record, check: Callable[[Any, Any, Record], None] | None = None
 ) -> None:
     """Load a weight folder through timm and compare its answers with those of the model that it was made of.
 
@@ -181,7 +181,7 @@ def compare(
     if not difference <= 1e-5 * max(1.0, ours.abs().max().item()):
         raise ValueError(f"{path}: the reloaded model gives other logits, by up to {difference:.3g}.")
     if check is not None:
-        check(model, loaded)
+        check(model, loaded, record)
 
 
 def _listed(value: Any) -> Any:
