@@ -17,8 +17,9 @@ import torch
 
 from timm_gcp.common.device import pick_device
 from timm_gcp.weights.classes import names_in_order
+from timm_gcp.weights.data_config import checked_data_config, read_data_config
 from timm_gcp.weights.rebuild import create, rebuild, resolve_data
-from timm_gcp.weights.record import Record, checked_data_config, read_data_config
+from timm_gcp.weights.record import Record
 from timm_gcp.weights.source import read_source
 
 _DATA = ("img_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")  # options of the data configuration

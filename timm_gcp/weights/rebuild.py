@@ -11,8 +11,9 @@ from torch import Tensor
 from timm_gcp.common.data_config import for_channels
 from timm_gcp.weights import layouts
 from timm_gcp.weights.architectures import ARCHITECTURES
+from timm_gcp.weights.data_config import DATA_KEYS, checked_data_config, describe
 from timm_gcp.weights.fit import CLASSIFIERS, REDUCTION, fit
-from timm_gcp.weights.record import DATA_KEYS, Record, checked_data_config, describe, record_of
+from timm_gcp.weights.record import Record, record_of
 from timm_gcp.weights.source import Source
 from timm_gcp.weights.triangle_order import column_to_row, triangle_dim
 
