@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -85,8 +86,16 @@ def write_folder(
     config: Any = folder / "config.json"  # annotated as str, but older timm opens it as a path
     data = dict(record.data_config) if record is not None else None
     save_config_for_hf(model, config, model_config=labels, model_args=arguments, data_config=data)
+    _state_classes_once(config)
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in state_dict.items()}
     save_file(tensors, folder / store.WEIGHTS_FILE, metadata=dict(metadata))
     shutil.copymode(folder / "config.json", folder / store.WEIGHTS_FILE)  # safetensors writes for the owner alone
     name = f"{metadata['arch']}.{metadata['tag']}"
     (folder / "README.md").write_text(cards.card(name, metadata, record=record), encoding="utf-8")
+
+
+def _state_classes_once(path: Path) -> None:
+    """Leave the number of classes out of config.json's `model_args`: transformers passes it on beside them."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if config.get("model_args", {}).pop("num_classes", None) is not None:
+        path.write_text(json.dumps(config, indent=2), encoding="utf-8")

@@ -4,7 +4,8 @@
 
 train.py is not in timm's package: take it from a clone of timm's repository. It is copied alone into a scratch folder,
 so that it meets the installed timm, or the one in `--timm` (`pip install --target FOLDER timm==X`), not the clone's.
-Images are noise; what is checked is that runs finish, and with the right rates. Takes about half an hour on two cores.
+timm's other scripts (validate.py, …; inference.py needs pandas) run from the clone, by `python -m timm_gcp.run`. Images
+are noise; what is checked is that runs finish, and with the right rates. Takes about half an hour on two cores.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import script_checks  # noqa: F401  (enters the checks of timm's other scripts)
 from train_py_bench import Bench, CheckFailed
 from train_py_checks import CHECKS
 

@@ -49,6 +49,8 @@ class Bench:
     def __init__(self, scratch: Path, train_py: Path, timm_folder: Path | None) -> None:
         self.scratch = scratch
         self.train_py = Path(shutil.copy(train_py, scratch / "train.py"))
+        self.scripts = train_py.resolve().parent  # timm's other scripts
+        self.trained: Path | None = None
         (scratch / "cpu_ddp.py").write_text(CPU_DDP)
         paths = [str(timm_folder.resolve())] if timm_folder else []
         paths += [str(ROOT)]
