@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -241,6 +242,20 @@ def test_wrong_checkpoints_are_named(trained, data, tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "classifier.pth")
     with pytest.raises(ValueError, match="is no detector checkpoint: it lacks detector"):
         load_detector(tmp_path / "classifier.pth")
+    whole = (trained[0] / "last.pth").read_bytes()
+    for content, message in (
+        (b"", "is empty"),
+        (b"<!DOCTYPE html><html>Sign in</html>", "is a web page, not weights"),
+        (b"garbage, not weights at all", "is neither a PyTorch checkpoint nor a safetensors file"),
+        (whole[: len(whole) // 2], "is damaged or cut short"),
+    ):
+        (tmp_path / "bad.pth").write_bytes(content)
+        with pytest.raises(ValueError, match=message) as refused:
+            load_detector(tmp_path / "bad.pth")
+        assert "\n" not in str(refused.value)
+    torch.save({"detector": Path("x")}, tmp_path / "code.pth")
+    with pytest.raises(ValueError, match=r"asks to run pathlib"):
+        load_detector(tmp_path / "code.pth")
     last = str(trained[0] / "last.pth")
     with pytest.raises(ValueError, match=r"cannot resume .*detector is 'maskrcnn' there and 'fasterrcnn' here"):
         run_training(options(data, tmp_path, resume=last))

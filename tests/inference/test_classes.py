@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from timm_gcp import cli
-from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
+from timm_gcp.inference.classes import check_classifier, check_num_classes, check_order, own_names
 
 BUNDLED = "shufflenet_v2_x1_0_gcp.adju_fmnist"
 
@@ -31,7 +31,17 @@ def test_sizes():
 def test_names():
     assert own_names(loaded(2, 2, ["a", "b"])) == own_names(loaded(2, 2, {"0": "a", "1": "b"})) == ("a", "b")
     assert own_names(loaded(3, 2, ["a", "b"])) is None and own_names(loaded(2, 2)) is None
-    assert own_names(loaded(2, 2, ["a", "b"]), "file.pth") is None
+    stated = loaded(2, 2, ["a", "b"])
+    stated.stated_names = ("c", "d")
+    assert own_names(stated, "file.pth") == ("c", "d")
+
+
+def test_a_class_map_in_another_order():
+    for fine in (None, {"a": 0, "b": 1}, {"x": 0, "y": 1}, {"a": 1}):
+        check_order(fine, ("a", "b"))
+    check_order({"b": 0, "a": 1}, None)
+    with pytest.raises(ValueError, match=r"--class-map has 'a' as class 1, but .* as class 0: .* in the order a, b"):
+        check_order({"b": 0, "a": 1}, ("a", "b"))
 
 
 @pytest.mark.parametrize("command", [["validate", "--data-dir", ".", "--pretrained"], ["predict", __file__]])

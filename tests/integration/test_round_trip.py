@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -218,6 +219,49 @@ def exported(arch: str, kwargs: dict[str, Any], tmp_path: Path) -> tuple[Any, Pa
     return network, tmp_path / "out"
 
 
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"architecture": "resnet18_gcp", "model_args": {"num_classes": 4, "reduce_dim": 8}}, "resnet18_gcp"),
+        ({"model_args": {**SMALL, "reduce_dim": 16, "num_classes": 4}}, "create the model with reduce_dim=8"),
+        ({"model_args": {**SMALL, "num_classes": 3}}, "The file has 4 classes"),
+    ],
+    ids=["architecture", "reduce_dim", "num_classes"],
+)
+def test_a_record_that_contradicts_its_weights(stated, message, tmp_path, capsys):
+    exported(ARCH, SMALL, tmp_path)
+    checkpoint = torch.load(tmp_path / "last.pth.tar", weights_only=False)
+    checkpoint["args"].timm_gcp = {**checkpoint["args"].timm_gcp, **stated}
+    torch.save(checkpoint, tmp_path / "last.pth.tar")
+    picture = next(image_folder(tmp_path / "data", train=1, validation=1, classes=1).rglob("*.png"))
+    for command in (
+        ["predict", str(picture), "--checkpoint", str(tmp_path / "last.pth.tar"), "--device", "cpu"],
+        ["weights", "export", "--checkpoint", str(tmp_path / "last.pth.tar"), "--to", str(tmp_path / "no")],
+    ):
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert message in error and "Traceback" not in error
+    assert not (tmp_path / "no").exists()
+
+
+def test_another_accuracy_is_no_export(tmp_path, capsys, monkeypatch):
+    from timm_gcp.inference import evaluate
+
+    data = image_folder(tmp_path / "data", train=1, validation=3, classes=4)
+    real, answers = evaluate.validate, []
+
+    def spoilt(*args, **kwargs):
+        found = real(*args, **kwargs)
+        answers.append(found)
+        return found if len(answers) == 1 else replace(found, targets=found.predictions[:, 0])
+
+    monkeypatch.setattr(evaluate, "validate", spoilt)
+    exported(ARCH, SMALL, tmp_path)
+    arguments = ["weights", "export", "--checkpoint", str(tmp_path), "--data-dir", str(data)]
+    assert main([*arguments, "--to", str(tmp_path / "no")]) == 1
+    assert "the checkpoint has top-1" in capsys.readouterr().err and not (tmp_path / "no").exists()
+
+
 def test_last_stage_is_not_lost(tmp_path):
     kwargs = {"last_stage": "stride2", "channels": (8, 8, 16, 16), "reduce_dim": 8}
     network, folder = exported("resnet18_gcp", kwargs, tmp_path)
@@ -242,10 +286,24 @@ def test_class_map_is_not_lost(tmp_path, capsys):
     )
     assert report["top1"] == pytest.approx(record.metrics["top1"])
     assert [row["name"] for row in report["per_class"]] == ["c2", "c0", "c1"]
-    (data / "validation" / "c9").mkdir()
-    (data / "validation" / "c9" / "x.png").write_bytes((data / "validation" / "c0" / "0.png").read_bytes())
-    assert main(["validate", "--checkpoint", str(tmp_path / "run"), "--data-dir", str(data), "--device", "cpu"]) == 1
-    assert "lacks c9: name each of the 4 class folders in it" in capsys.readouterr().err
+    export = ["weights", "export", *("--checkpoint", str(tmp_path / "run")), "--to", str(tmp_path / "out")]
+    assert main([*export, "--data-dir", str(data)]) == 0
+    assert f"top-1 {record.metrics['top1']:.2f}% in" in capsys.readouterr().out
+    (tmp_path / "other.txt").write_text("c0\nc1\nc2\n")
+    checkpoint, valid = ["--checkpoint", str(tmp_path / "run")], data / "validation"
+    other = ["--class-map", str(tmp_path / "other.txt")]
+    validate = ["validate", *checkpoint, "--data-dir", str(data), "--device", "cpu", "--workers", "0"]
+    predict = ["predict", str(valid / "c0" / "0.png"), *checkpoint]
+    robustness = ["robustness", "c", *checkpoint, "--data-dir", str(valid), "--on-the-fly", "--device", "cpu"]
+    for command in (validate, predict, robustness):
+        assert main([*command, *other]) == 1
+        assert "has 'c2' as class 2, but the weights were trained with it as class 0" in capsys.readouterr().err
+    (valid / "c2").rename(valid / "c9")  # another class in its place
+    for command in (validate, robustness):
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert "are not the model's (3): the model's c2 missing or empty there; c9 unknown to the model" in error
+        assert len(error.strip().splitlines()) == 1
 
 
 def test_cost_of_a_checkpoint(tmp_path, capsys):

@@ -15,7 +15,7 @@ import timm_sdist
 
 import timm_gcp
 
-MODELS = sorted({name.split(".")[0] for name in timm_gcp.models.default_cfgs})
+MODELS = sorted({name.split(".")[0] for name in timm_gcp.models.default_cfgs} | {"gcp_swap"})
 # Pruning at every feature index is what timm's own CI leaves out for its time; one model of each family shows it.
 PRUNED = ["mobilenetv2_100_gcp_d128", "resnet18_gcp", "shufflenet_v2_x1_0", "shufflenet_v2_x1_0_gcp"]
 

@@ -58,7 +58,8 @@ def test_registered_names():
     found = {
         name for name in timm.list_models() if timm.models.model_entrypoint(name).__module__.startswith("timm_gcp")
     }
-    assert found == set(ALL)
+    assert found == {*ALL, "gcp_swap"}
+    assert {name for name in timm.list_models("*_gcp*") if name in found} == set(GCP)
     assert set(timm.list_models(module="gcp")) >= found
     assert not found & set(timm.list_models(module="resnet"))
 

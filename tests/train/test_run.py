@@ -291,6 +291,17 @@ def test_weights_only_resume_and_start_epoch(data, tmp_path):
     assert [row["epoch"] for row in run(data, tmp_path / "b", **keys).rows] == [1]
 
 
+def test_resume_from_a_checkpoint_with_a_numpy_metric(data, tmp_path):
+    """As scripts write it that take their accuracy from NumPy."""
+    import numpy as np
+
+    last = run(data, tmp_path / "a").folder / "last.pth.tar"
+    checkpoint = train_task.load_checkpoint(last)
+    torch.save({**checkpoint, "metric": np.float64(50.0)}, tmp_path / "numpy.pth.tar")
+    again = run(data, tmp_path / "b", resume=str(tmp_path / "numpy.pth.tar"), epochs=3)
+    assert [row["epoch"] for row in again.rows] == [2]
+
+
 def test_missing_data_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no folder '.*nowhere': give the data set's folder with --data-dir"):
         run(tmp_path / "nowhere", tmp_path)

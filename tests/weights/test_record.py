@@ -15,6 +15,7 @@ from tiny import ARCH
 import timm_gcp  # noqa: F401  (registers the models)
 from timm_gcp.weights import record as records
 from timm_gcp.weights.classes import classes_of, names_in_order
+from timm_gcp.weights.data_config import read_data_config
 from timm_gcp.weights.rebuild import rebuild
 from timm_gcp.weights.source import Source, find_checkpoint, read_source
 
@@ -85,15 +86,15 @@ def test_senseless_values_are_refused(changed, message):
 def test_data_configuration_files(tmp_path: Path):
     path = tmp_path / "data.json"
     path.write_text('{"mean": [0.5], "img_size": 64}')
-    assert records.read_data_config(path) == {"mean": (0.5,), "img_size": 64}
+    assert read_data_config(path) == {"mean": (0.5,), "img_size": 64}
     with pytest.raises(FileNotFoundError, match="no data configuration at"):
-        records.read_data_config(tmp_path / "none.yaml")
+        read_data_config(tmp_path / "none.yaml")
     path.write_text("- 1")
     with pytest.raises(ValueError, match=r"must map input_size, mean, .* got a list"):
-        records.read_data_config(path)
+        read_data_config(path)
     path.write_text("{")
     with pytest.raises(ValueError, match="is neither JSON nor YAML"):
-        records.read_data_config(path)
+        read_data_config(path)
 
 
 def test_classes_in_order():

@@ -15,7 +15,7 @@ from timm_gcp.common.files import write_text
 from timm_gcp.common.ranges import COUNT, whole
 from timm_gcp.datasets.class_map import names_of, read_class_map
 from timm_gcp.inference.annotate import annotate, annotated_names
-from timm_gcp.inference.classes import check_classifier, check_num_classes
+from timm_gcp.inference.classes import check_classifier, check_num_classes, check_order, own_names
 from timm_gcp.inference.images import find_images
 from timm_gcp.inference.model import load_model
 from timm_gcp.inference.options import add_model_arguments
@@ -45,6 +45,7 @@ def main(args: argparse.Namespace) -> int:
     images = find_images(args.images)
     loaded = load_model(args, pretrained=True)
     check_classifier(loaded, args.checkpoint)
+    check_order(class_map, own_names(loaded, args.checkpoint))
     if class_map is not None:
         loaded = replace(loaded, label_names=names_of(class_map, int(loaded.model.num_classes)))
     bar = tqdm(predict(loaded, images, args.batch_size, args.topk), total=len(images), leave=False, disable=None)

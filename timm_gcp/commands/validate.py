@@ -90,7 +90,16 @@ def main(args: argparse.Namespace) -> int:
         "input_size": list(loaded.data_config["input_size"]),
     }
     if other is not None:
-        second = validate(other, args.data_dir, dataset, args.val_split, args.batch_size, args.workers, args.class_map)
+        second = validate(
+            other,
+            args.data_dir,
+            dataset,
+            args.val_split,
+            args.batch_size,
+            args.workers,
+            args.class_map,
+            other.stated_names or own_names(other),
+        )
         pair = compare(evaluation, second)
         report["compare"] = {
             "model": args.compare,

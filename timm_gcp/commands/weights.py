@@ -19,6 +19,7 @@ from timm_gcp.weights.listing import rows
 # Whatever imports torch is imported where it is used, so that `list` answers at once.
 if TYPE_CHECKING:
     from timm_gcp.weights.importing import Imported
+    from timm_gcp.weights.record import Record
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -149,11 +150,12 @@ def _accuracy_check(args: argparse.Namespace) -> Any:
     from timm_gcp.inference.evaluate import validate
     from timm_gcp.inference.model import Loaded
 
-    def check(source: Any, reloaded: Any) -> None:
+    def check(source: Any, reloaded: Any, record: Record) -> None:
         scores = []
+        class_map = record.class_map if not record.dataset else None  # the folders of its training
         for model in (source, reloaded):
             config = resolve_data_config({}, model=model)
-            loaded = Loaded(model, "", config, None, torch.device("cpu"), nullcontext())
+            loaded = Loaded(model, "", config, None, torch.device("cpu"), nullcontext(), class_map=class_map)
             scores.append(validate(loaded, args.data_dir, "", args.val_split, 64, 0).accuracy(1))
         if scores[0] != scores[1]:
             raise ValueError(

@@ -203,6 +203,8 @@ def class_indices(
     indices = {name: index for index, name in enumerate(found.classes)}
     if num_classes is None:
         return indices
+    if names is not None and set(names) == set(indices):
+        return {name: index for index, name in enumerate(names)}
     of_model = {plain(name): index for index, name in enumerate(names or ())}
     if len(of_model) != len(names or ()):  # names that differ in signs only can't be told apart
         names = None

@@ -54,7 +54,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is no detector checkpoint.
+        ValueError: If it can't be read safely, or is no detector checkpoint.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"no checkpoint file {str(path)!r}.")

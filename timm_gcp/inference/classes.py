@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from timm_gcp.common.messages import listed
 from timm_gcp.inference.model import Loaded
 
 
@@ -38,13 +40,31 @@ def check_classifier(loaded: Loaded, checkpoint: Any = None) -> None:
         )
 
 
+def check_order(class_map: Mapping[str, int] | None, names: tuple[str, ...] | None) -> None:
+    """Check the class map that a command was given against the names that the weights carry.
+
+    Other names are taken for other words for the same classes; the same names in another order are a mistake.
+
+    Raises:
+        ValueError: The map has the weights' own names in another order.
+    """
+    if class_map is None or names is None or set(class_map) != set(names):
+        return
+    for index, name in enumerate(names):
+        if class_map[name] != index:
+            raise ValueError(
+                f"--class-map has {name!r} as class {class_map[name]}, but the weights were trained with it as class "
+                f"{index}: leave --class-map out, or give the classes in the order {listed(names, 5)}."
+            )
+
+
 def own_names(loaded: Loaded, checkpoint: Any = None) -> tuple[str, ...] | None:
     """Class names by index that the weights themselves carry, None where they carry none for each class.
 
-    A checkpoint's classes are not those of the pretrained weights that its run may have started from.
+    Those of a checkpoint are what it states; the pretrained weights that its run started from may have had others.
     """
     if checkpoint is not None:
-        return None
+        return loaded.stated_names
     names = (getattr(loaded.model, "pretrained_cfg", None) or {}).get("label_names")
     names = list(names.values()) if isinstance(names, dict) else names
     return tuple(map(str, names)) if names and len(names) == loaded.model.num_classes else None

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from timm_gcp.weights.rebuild import create
+from timm_gcp.weights.named import create
 
 PAPER_MODELS = ("resnet18_gcp", "resnet34_gcp", "resnet50_gcp", "resnet101_gcp")
 # Appendix V: parameters in millions, "GFLOPs" (multiply-adds), for GAP and GCP ("8k" features: D = 128).

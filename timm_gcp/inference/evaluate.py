@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from timm_gcp.common.paired import Pair
 from timm_gcp.datasets.class_map import read_class_map
+from timm_gcp.inference.classes import check_order
 from timm_gcp.inference.image_data import UNREADABLE, class_names, open_data
 from timm_gcp.inference.model import Loaded
 
@@ -165,8 +166,9 @@ def validate(
         raise FileNotFoundError(f"no folder {data_dir!r}: give the data set's folder with --data-dir.")
     config = loaded.data_config
     indices = read_class_map(class_map, data_dir)
-    if indices is None and not dataset:
-        indices = loaded.class_map
+    check_order(indices, names)
+    if indices is None and names is None and not dataset:
+        indices = loaded.class_map  # of some of the classes
     images = open_data(
         dataset,
         data_dir,

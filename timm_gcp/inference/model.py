@@ -18,6 +18,7 @@ import torch
 from timm_gcp.common.device import mixed_precision, pick_device
 from timm_gcp.common.messages import printable
 from timm_gcp.inference.options import data_options
+from timm_gcp.weights.classes import names_in_order
 from timm_gcp.weights.named import create
 from timm_gcp.weights.rebuild import rebuild, resolve_data
 from timm_gcp.weights.record import Record
@@ -38,6 +39,8 @@ class Loaded:
         dataset: Name of the data set that it was trained on, or empty.
         class_map: Index of each class folder in training, or None where nothing says it.
         epoch: Epoch of the checkpoint, counted from 0, or None.
+        stated_names: Names of the classes as the checkpoint states them, those of its training folders where it
+            has them; None where it names none, or not each.
     """
 
     model: Any
@@ -49,6 +52,7 @@ class Loaded:
     dataset: str = ""
     class_map: dict[str, int] | None = None
     epoch: int | None = None
+    stated_names: tuple[str, ...] | None = None
 
 
 def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
@@ -75,13 +79,13 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
         for note in rebuilt.notes:
             print(note, file=sys.stderr)
         model, record, epoch = rebuilt.model, rebuilt.record, source.epoch
-        name = args.model or record.architecture
+        name, stated = args.model or record.architecture, _stated_names(record, int(model.num_classes))
     else:
         if not args.model:
             raise ValueError("which model? Give --model NAME, or --checkpoint PATH of a model trained here.")
         if args.use_ema:
             raise ValueError("--use-ema takes averaged weights out of a checkpoint: give --checkpoint PATH too.")
-        model, epoch, name = create(args.model, pretrained, given), None, args.model
+        model, epoch, name, stated = create(args.model, pretrained, given), None, args.model, None
         record = Record(data_config=resolve_data(data, model, given["in_chans"]))
     model = model.to(device).eval()
     if args.channels_last:
@@ -89,7 +93,15 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
     autocast = mixed_precision(device, args.amp, args.amp_dtype)
     names = record.label_names or label_names(model, getattr(args, "dataset", None) or record.dataset)
     names = tuple(map(printable, names)) if names else None  # they end up in a terminal
-    return Loaded(model, name, record.data_config, names, device, autocast, record.dataset, record.class_map, epoch)
+    return Loaded(
+        model, name, record.data_config, names, device, autocast, record.dataset, record.class_map, epoch, stated
+    )
+
+
+def _stated_names(record: Record, num_classes: int) -> tuple[str, ...] | None:
+    if record.class_map is None:
+        return record.label_names
+    return names_in_order(record.class_map, num_classes) if len(record.class_map) == num_classes else None
 
 
 def label_names(model: Any, dataset: str | None = None) -> tuple[str, ...] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from timm_gcp.common.named_values import NamedValues
 from timm_gcp.common.ranges import CLASSES, CROP, PIXELS, POSITIVE, Range, number, whole
-from timm_gcp.weights.record import checked_data_config, read_data_config
+from timm_gcp.weights.data_config import checked_data_config, read_data_config
 
 _DATA = ("img_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")  # options of the data configuration
 

@@ -4,5 +4,14 @@ from timm_gcp.models.gcp import LAST_STAGES, default_cfgs, set_last_stage
 from timm_gcp.models.head import swap_pooling
 from timm_gcp.models.pooling import GlobalCovPool2d
 from timm_gcp.models.shufflenetv2 import ShuffleNetV2
+from timm_gcp.models.swapped import gcp_swap
 
-__all__ = ["LAST_STAGES", "GlobalCovPool2d", "ShuffleNetV2", "default_cfgs", "set_last_stage", "swap_pooling"]
+__all__ = [
+    "LAST_STAGES",
+    "GlobalCovPool2d",
+    "ShuffleNetV2",
+    "default_cfgs",
+    "gcp_swap",
+    "set_last_stage",
+    "swap_pooling",
+]

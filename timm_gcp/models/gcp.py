@@ -168,64 +168,64 @@ def _mobilenet_gcp(variant: str, pretrained: bool, **kwargs: Any) -> Any:
     return _create(_build_mobilenet, variant, pretrained, **model_args)
 
 
-def _register(entrypoint: Callable[..., Any]) -> Callable[..., Any]:
+def register(entrypoint: Callable[..., Any]) -> Callable[..., Any]:
     """Register with timm, which warns of a name that it knows: not of our own when this module is reloaded."""
     name = entrypoint.__name__
     with warnings.catch_warnings():
-        if is_model(name) and model_entrypoint(name).__module__ == __name__:
+        if is_model(name) and model_entrypoint(name).__module__ == entrypoint.__module__:
             warnings.simplefilter("ignore")
         return register_model(entrypoint)
 
 
-@_register
+@register
 def resnet18_gcp(pretrained: bool = False, **kwargs: Any) -> ResNet:
     """ResNet-18 with global covariance pooling, D = 256."""
     return _resnet_gcp("resnet18_gcp", pretrained, BasicBlock, (2, 2, 2, 2), **kwargs)
 
 
-@_register
+@register
 def resnet34_gcp(pretrained: bool = False, **kwargs: Any) -> ResNet:
     """ResNet-34 with global covariance pooling, D = 256."""
     return _resnet_gcp("resnet34_gcp", pretrained, BasicBlock, (3, 4, 6, 3), **kwargs)
 
 
-@_register
+@register
 def resnet50_gcp(pretrained: bool = False, **kwargs: Any) -> ResNet:
     """ResNet-50 with global covariance pooling, D = 256."""
     return _resnet_gcp("resnet50_gcp", pretrained, Bottleneck, (3, 4, 6, 3), **kwargs)
 
 
-@_register
+@register
 def resnet50_gcp_d128(pretrained: bool = False, **kwargs: Any) -> ResNet:
     """ResNet-50 with global covariance pooling, D = 128 (Table 5)."""
     return _resnet_gcp("resnet50_gcp_d128", pretrained, Bottleneck, (3, 4, 6, 3), **{"reduce_dim": 128, **kwargs})
 
 
-@_register
+@register
 def resnet101_gcp(pretrained: bool = False, **kwargs: Any) -> ResNet:
     """ResNet-101 with global covariance pooling, D = 256."""
     return _resnet_gcp("resnet101_gcp", pretrained, Bottleneck, (3, 4, 23, 3), **kwargs)
 
 
-@_register
+@register
 def mobilenetv2_100_gcp(pretrained: bool = False, **kwargs: Any) -> EfficientNet:
     """MobileNetV2 ×1.0 with global covariance pooling, D = 256."""
     return _mobilenet_gcp("mobilenetv2_100_gcp", pretrained, **kwargs)
 
 
-@_register
+@register
 def mobilenetv2_100_gcp_d128(pretrained: bool = False, **kwargs: Any) -> EfficientNet:
     """MobileNetV2 ×1.0 with global covariance pooling, D = 128 (Table 5)."""
     return _mobilenet_gcp("mobilenetv2_100_gcp_d128", pretrained, **{"reduce_dim": 128, **kwargs})
 
 
-@_register
+@register
 def shufflenet_v2_x1_0_gcp(pretrained: bool = False, **kwargs: Any) -> ShuffleNetV2:
     """ShuffleNetV2 ×1.0 with global covariance pooling, D = 256."""
     return _shufflenet_gcp("shufflenet_v2_x1_0_gcp", pretrained, **kwargs)
 
 
-@_register
+@register
 def shufflenet_v2_x1_0(pretrained: bool = False, **kwargs: Any) -> ShuffleNetV2:
     """ShuffleNetV2 ×1.0 with global average pooling."""
     return _build(ShuffleNetV2, "shufflenet_v2_x1_0", pretrained, **kwargs)

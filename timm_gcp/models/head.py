@@ -17,19 +17,24 @@ from torch import Tensor, nn
 from timm_gcp.functional import Normalization
 from timm_gcp.models.initial_values import init_linear
 from timm_gcp.models.pooling import GlobalCovPool2d
+from timm_gcp.models.swap_args import note_swap
 from timm_gcp.models.swap_check import check_swapped, remember, run_on_zeros
 
 
 class GcpModel:
     """What a swapped model adds to its timm class: `reset_classifier` that knows the covariance head."""
 
-    def reset_classifier(self: Any, num_classes: int, global_pool: str | None = None) -> None:
+    def reset_classifier(
+        self: Any, num_classes: int, global_pool: str | None = None, reset_other: bool = False
+    ) -> None:
         """Replace the classifier, and the pooling if another is named.
 
         Args:
             num_classes: Classes; 0 for none.
             global_pool: None keeps the pooling and its reduction; `'gcp'`, or a name that timm knows
                 (`'avg'`, `'max'`, …); `''` leaves the feature map unpooled.
+            reset_other: As timm's feature extractors ask of some heads: without the layers between pooling and
+                classifier, which the swap has removed in any case.
         """
         spec = self._gcp
         pool: Any = self.get_submodule(spec["pool"])
@@ -210,6 +215,7 @@ def swap_pooling(
         swapped.reset_classifier(getattr(model, "num_classes", 0))
         if not told:
             check_swapped(swapped, pool, channels)
+        note_swap(swapped, options, channels, classifier_path)
     except BaseException:
         restore()
         raise

@@ -9,6 +9,7 @@ from timm.models.resnet import ResNet
 from torch import nn
 
 from timm_gcp.common.messages import check_choice
+from timm_gcp.models.swap_args import note_last_stage
 
 LAST_STAGES = ("stride1", "stride2", "maxpool")
 
@@ -56,6 +57,7 @@ def set_last_stage(model: ResNet, last_stage: str) -> ResNet:
     else:
         last: Any = model.feature_info[-1]
         last["reduction"] //= 2
+    note_last_stage(model, last_stage)
     return model
 
 

@@ -16,6 +16,7 @@ from timm_gcp.common.messages import listed
 from timm_gcp.datasets.class_map import digest, read_class_map
 from timm_gcp.datasets.fashion_mnist import FASHION_MNIST_CLASSES
 from timm_gcp.datasets.folders import class_indices, survey
+from timm_gcp.inference.classes import check_order
 from timm_gcp.inference.image_data import check_classes
 from timm_gcp.robustness import figures, imagenet_c, imagenet_p, report, scores
 from timm_gcp.robustness.corruptions import (
@@ -92,10 +93,7 @@ def _check(args: argparse.Namespace) -> None:
 def _prepare_c(args: argparse.Namespace, classifiers: Sequence[Classifier]) -> tuple[dict[str, Any], Measure]:
     names = args.corruptions or TEST_CORRUPTIONS + (() if args.on_the_fly and not args.extra else EXTRA_CORRUPTIONS)
     cells = imagenet_c.wanted_cells(names, args.severities)
-    classes, class_map = _shared_classes(classifiers), read_class_map(args.class_map, args.data_dir)
-    if class_map is None:
-        class_map = _trained_order(classifiers)
-    known = _shared_names(classifiers)
+    classes, class_map, known = _classes(args, classifiers)
     settings: dict[str, Any] = {}
 
     if args.on_the_fly:
@@ -135,8 +133,7 @@ def _prepare_p(args: argparse.Namespace, classifiers: Sequence[Classifier]) -> t
     names = list(args.perturbations or TEST_PERTURBATIONS + (() if args.on_the_fly else EXTRA_PERTURBATIONS))
     settings: dict[str, Any] = {"difficulty": args.difficulty}
     if args.on_the_fly:
-        class_map = read_class_map(args.class_map, args.data_dir)
-        classes, known = _shared_classes(classifiers), _shared_names(classifiers)
+        classes, class_map, known = _classes(args, classifiers)
         source, framing = _clean_source(args, classes, class_map, known), _framing(classifiers)
         settings["framing"] = [framing.size, framing.canvas, framing.interpolation]
     else:
@@ -160,6 +157,22 @@ def _shared_classes(classifiers: Sequence[Classifier]) -> int:
         told = ", ".join(f"{c.label}: {c.num_classes}" for c in classifiers)
         raise ValueError(f"models of one run must have the same classes; got {told}")
     return counts.pop()
+
+
+def _classes(
+    args: argparse.Namespace, classifiers: Sequence[Classifier]
+) -> tuple[int, dict[str, int] | None, tuple[str, ...] | None]:
+    """Number of classes, index of each class folder where it is told, and the weights' own names where they have some.
+
+    Raises:
+        ValueError: The models, or the weights and the class map, differ in their classes.
+    """
+    classes, class_map = _shared_classes(classifiers), read_class_map(args.class_map, args.data_dir)
+    known = _shared_names(classifiers)
+    check_order(class_map, known)
+    if class_map is None and known is None:
+        class_map = _trained_order(classifiers)
+    return classes, class_map, known
 
 
 def _trained_order(classifiers: Sequence[Classifier]) -> dict[str, int] | None:

@@ -44,7 +44,7 @@ def save_weights(run: Run, args: argparse.Namespace, folder: Path) -> Path:
     """Save the model of a run as a weight folder that `timm.create_model('local-dir:…')` loads."""
     from timm.data import resolve_data_config
 
-    from timm_gcp.weights.importing import write_folder
+    from timm_gcp.weights.folder import write_folder
 
     model = run.model.eval()
     config = resolve_data_config(vars(args), model=model)

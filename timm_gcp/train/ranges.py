@@ -17,7 +17,7 @@ from timm_gcp.common.ranges import (
     WORKERS,
     Range,
 )
-from timm_gcp.weights.record import INTERPOLATIONS
+from timm_gcp.weights.data_config import INTERPOLATIONS
 
 _FINITE = Range()
 _SHARE = Range(0, 1, below=True)  # 1 would leave nothing, or never forget

@@ -8,7 +8,8 @@ from typing import Any
 from timm_gcp.common.paired import Pair
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights.bundled import PAIR, Bundled
-from timm_gcp.weights.record import Record, describe
+from timm_gcp.weights.data_config import describe
+from timm_gcp.weights.record import Record
 
 PAPER = "What Deep CNNs Benefit from Global Covariance Pooling: An Optimization Perspective (CVPR 2020)"
 PAPER_URL = "https://arxiv.org/abs/2003.11241"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,12 +14,13 @@ import timm
 import torch
 
 from timm_gcp.common.files import file_sha256
-from timm_gcp.weights import cards, store
 from timm_gcp.weights import catalog as table
+from timm_gcp.weights import store
 from timm_gcp.weights.fit import covariance_width
+from timm_gcp.weights.folder import as_list, compare, write_folder
 from timm_gcp.weights.rebuild import OPTIONS, rebuild
-from timm_gcp.weights.record import DATA_KEYS, KEY, Record
-from timm_gcp.weights.sanity import check_values, fixed_image, try_model
+from timm_gcp.weights.record import Record
+from timm_gcp.weights.sanity import check_values, try_model
 from timm_gcp.weights.source import find_checkpoint, read_source
 
 _SUFFIXES = r"(\.(pth|pt|tar|bin|safetensors))+$"
@@ -69,7 +68,7 @@ def import_file(
     dtype: torch.dtype | None = None,
     data_config: Mapping[str, Any] | None = None,
     assume_preprocessing: bool = True,
-    check: Callable[[Any, Any], None] | None = None,
+    check: Callable[[Any, Any, Record], None] | None = None,
 ) -> Imported:
     """Make a verified weight folder of a checkpoint file.
 
@@ -88,7 +87,7 @@ def import_file(
         dtype: Store parameters in this type, batch-norm statistics as they are; by default all as they are.
         data_config: Keys of timm's data configuration that override what the file says.
         assume_preprocessing: Take timm's defaults where nothing states the preprocessing, rather than refuse.
-        check: Called with the checkpoint's model and the reloaded one; may raise.
+        check: Called with the checkpoint's model, the reloaded one and the record of both; may raise.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -156,89 +155,6 @@ def import_file(
     return Imported(name, target, layout, rebuilt.triangle_order, digest, rebuilt.notes)
 
 
-def compare(
-    model: Any, folder: Path, path: Path, record: Record, check: Callable[[Any, Any], None] | None = None
-) -> None:
-    """Load a weight folder through timm and compare its answers with those of the model that it was made of.
-
-    Raises:
-        ValueError: If logits, preprocessing or class names differ, or `check` says so.
-    """
-    from timm.data import resolve_data_config
-
-    loaded: Any = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    found = resolve_data_config({}, model=loaded)
-    different = [key for key in DATA_KEYS if _listed(found[key]) != _listed(record.data_config[key])]
-    if different:
-        raise ValueError(f"{path}: the reloaded model prepares images otherwise ({', '.join(different)}).")
-    if record.label_names and list(loaded.pretrained_cfg.get("label_names") or ()) != list(record.label_names):
-        raise ValueError(f"{path}: the reloaded model has lost the names of its classes.")
-    image = fixed_image(record.data_config["input_size"])
-    images = torch.cat([image, -image, image.flip(-1)])
-    with torch.inference_mode():
-        ours, theirs = model.float().eval()(images), loaded.float()(images)
-    difference = (ours - theirs).abs().max().item()
-    if not difference <= 1e-5 * max(1.0, ours.abs().max().item()):
-        raise ValueError(f"{path}: the reloaded model gives other logits, by up to {difference:.3g}.")
-    if check is not None:
-        check(model, loaded)
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, list | tuple) else value
-
-
-def write_folder(
-    folder: Path,
-    model: Any,
-    state_dict: Mapping[str, torch.Tensor],
-    metadata: Mapping[str, str],
-    label_names: list[str] | None = None,
-    model_args: Mapping[str, Any] | None = None,
-    record: Record | None = None,
-) -> None:
-    """Write `config.json` as timm does, `model.safetensors` with metadata, and the model card into `folder`.
-
-    Args:
-        folder: Where to.
-        model: The model; its `pretrained_cfg` says how images are prepared, unless a record does.
-        state_dict: Its weights.
-        metadata: Metadata of the safetensors file.
-        label_names: Names of the classes, unless a record has them.
-        model_args: Keywords of the model beyond those that timm has noted on it.
-        record: What is known of the model.
-    """
-    from safetensors.torch import save_file
-    from timm.models._hub import save_config_for_hf
-
-    labels: dict[str, Any] = {"label_names": label_names} if label_names else {}
-    arguments = dict(model_args or {})
-    if record is not None:
-        arguments = {**record.model_args, **arguments}
-        labels = {"label_names": list(record.label_names)} if record.label_names else {}
-        if record.label_descriptions:
-            labels["label_descriptions"] = record.label_descriptions
-        kept = ("class_map", "dataset", "data_folder", "recipe", "metrics", "version")
-        labels[KEY] = {key: value for key, value in record.plain().items() if key in kept and value}
-        labels[KEY]["preprocessing"] = "stated" if record.full else "assumed"
-    config: Any = folder / "config.json"  # annotated as str, but older timm opens it as a path
-    data = dict(record.data_config) if record is not None else None
-    save_config_for_hf(model, config, model_config=labels, model_args=arguments, data_config=data)
-    _state_classes_once(config)
-    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in state_dict.items()}
-    save_file(tensors, folder / store.WEIGHTS_FILE, metadata=dict(metadata))
-    shutil.copymode(folder / "config.json", folder / store.WEIGHTS_FILE)  # safetensors writes for the owner alone
-    name = f"{metadata['arch']}.{metadata['tag']}"
-    (folder / "README.md").write_text(cards.card(name, metadata, record=record), encoding="utf-8")
-
-
-def _state_classes_once(path: Path) -> None:
-    """Leave the number of classes out of config.json's `model_args`: transformers passes it on beside them."""
-    config = json.loads(path.read_text(encoding="utf-8"))
-    if config.get("model_args", {}).pop("num_classes", None) is not None:
-        path.write_text(json.dumps(config, indent=2), encoding="utf-8")
-
-
 def _check_contradictions(record: Record, arch: str, given: Mapping[str, Any], path: Path) -> None:
     """Refuse to describe a checkpoint otherwise than it was trained: its weights would mean something else."""
     recorded = record.architecture.split(".")[0]
@@ -246,7 +162,7 @@ def _check_contradictions(record: Record, arch: str, given: Mapping[str, Any], p
         raise ValueError(f"{path} holds weights of {recorded}, not of {arch}: name it {recorded}.TAG.")
     for key, value in given.items():
         there = {**record.unlisted, **record.model_args}.get(key, value)
-        if _listed(there) != _listed(value):
+        if as_list(there) != as_list(value):
             raise ValueError(f"{key}={value} was given, but {path} was trained with {key}={there}: drop it.")
         if record.full and key not in {**record.unlisted, **record.model_args}:
             raise ValueError(f"{key}={value} was given, but {path} was trained with the model's default: drop it.")
