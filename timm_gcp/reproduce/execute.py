@@ -95,7 +95,8 @@ def execute(jobs: Sequence[Job], run_command: RunCommand) -> None:
             for path in job.fresh:
                 path.unlink(missing_ok=True)
         write_text(job.folder / SETTINGS, json.dumps(plain(job), indent=1, sort_keys=True) + "\n")
-        with on_interrupt(lambda job=job: f"{job.name} is in {job.folder}: the same command goes on from there."):
+        kept = f"{job.name} is in {job.folder}: the same command goes on from there."
+        with on_interrupt(kept.__str__):
             if job.action is not None:
                 job.action()
             else:
