@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from commands import status_of
 from PIL import Image
 from toy_images import TINY
 
@@ -223,7 +224,7 @@ def test_one_sentence_on_the_layout(data, checkpoint, tmp_path, capsys, command,
 
 
 @pytest.mark.parametrize("command", ["validate", "predict", "robustness"])
-@pytest.mark.parametrize(("number", "message"), [("0", "--num-classes must be at least 1, got 0"), ("-3", "got -3")])
+@pytest.mark.parametrize(("number", "message"), [("0", "--num-classes: must be at least 1, got 0"), ("-3", "got -3")])
 def test_a_model_has_classes(data, checkpoint, capsys, command, number, message):
     given = {
         "validate": ["validate", "--data-dir", str(data)],
@@ -232,5 +233,5 @@ def test_a_model_has_classes(data, checkpoint, capsys, command, number, message)
     }[command]
     if command == "robustness":
         pytest.importorskip("imagecorruptions", reason="the robustness extra isn't installed")
-    assert cli.main([*given, "--num-classes", number, *common(checkpoint)]) == 1
+    assert status_of(*given, "--num-classes", number, *common(checkpoint)) == 2
     assert message in capsys.readouterr().err

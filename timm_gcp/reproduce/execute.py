@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from timm_gcp.common.files import write_text
 from timm_gcp.common.interrupt import on_interrupt
@@ -96,7 +95,8 @@ def execute(jobs: Sequence[Job], run_command: RunCommand) -> None:
             for path in job.fresh:
                 path.unlink(missing_ok=True)
         write_text(job.folder / SETTINGS, json.dumps(plain(job), indent=1, sort_keys=True) + "\n")
-        with on_interrupt(partial("{0.name} is in {0.folder}: the same command goes on from there.".format, job)):
+        kept = f"{job.name} is in {job.folder}: the same command goes on from there."
+        with on_interrupt(kept.__str__):
             if job.action is not None:
                 job.action()
             else:

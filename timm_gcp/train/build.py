@@ -111,9 +111,11 @@ def trained_size(args: argparse.Namespace, model: Any) -> tuple[int, int] | None
 
 
 def images_in(loader: Any) -> int:
-    """Images behind a loader: of its data set, or of the tensor that it holds."""
-    held = getattr(loader, "dataset", None)
-    return len(held if held is not None else loader.images)
+    """Images behind a loader: of its data set, of the tensor that it holds, or, batch by batch, of a list."""
+    for held in (getattr(loader, "dataset", None), getattr(loader, "images", None)):
+        if held is not None:
+            return len(held)
+    return sum(len(images) for images, *_ in loader)
 
 
 def mixup_active(args: argparse.Namespace) -> bool:
