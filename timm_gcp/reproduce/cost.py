@@ -60,8 +60,8 @@ def _measure(row: Row, setup: Setup) -> Sequence[Value]:
     return (
         found["parameters"] / 1e6,
         found["macs"] / 1e9,
-        1000 * found["training"],
-        1000 * found["inference"],
+        1000 * found["training"]["median"],
+        1000 * found["inference"]["median"],
         *accuracy(row.source, setup),
     )
 
