@@ -21,6 +21,7 @@ from timm_gcp.datasets.fashion_mnist import FASHION_MNIST_CLASSES
 from timm_gcp.inference import model as loading
 from timm_gcp.inference import predict
 from timm_gcp.inference.images import find_images, open_image
+from timm_gcp.inference.options import add_model_arguments
 from timm_gcp.weights.source import read_source
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "fashion_mnist"
@@ -177,7 +178,7 @@ def options(*given: str):
     import argparse
 
     parser = argparse.ArgumentParser()
-    loading.add_model_arguments(parser)
+    add_model_arguments(parser)
     return parser.parse_args([*given, "--device", "cpu"])
 
 

@@ -166,7 +166,7 @@ def check_pair(name: str) -> None:
     import timm
 
     if "_gcp" not in name or not timm.is_model(name):
-        known = [model for model in timm.list_models("*gcp*") if timm.is_model(twin(model))]
+        known = [model for model in timm.list_models("*_gcp*") if timm.is_model(twin(model))]
         raise ValueError(f"{name!r} is no GCP model; choose from {', '.join(known)}.")
 
 
