@@ -128,7 +128,7 @@ def survey(root: Path) -> ClassFolders:
         if label in places:
             raise ValueError(
                 f"{places[label]!r} and {below!r} in {str(root)!r} have images in folders of one name, so they would "
-                f"be one class {label!r}: name the folder of one split ({os.path.join(root, os.path.dirname(below))}), or "
+                f"be one class {label!r}: name one split's folder ({os.path.join(root, os.path.dirname(below))}), or "
                 "put the images into folders named for their classes."
             )
         places[label] = below
