@@ -41,27 +41,12 @@ KEPT = "Finished files are whole and stay; what was under way was dropped: run t
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `timm-gcp COMMAND ...`; `argv` defaults to the process's own arguments. Returns the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="timm-gcp", description="Global covariance pooling for timm.")
-    parser.add_argument("--version", action="version", version=_version())
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = argv[0] if argv else ""
-    module = None
-    for name, (module_name, summary) in COMMANDS.items():
-        sub = subparsers.add_parser(
-            name, help=summary, description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-        )
-        if name == chosen:
-            module = importlib.import_module(module_name)
-            module.add_arguments(sub)
-    args = parser.parse_args(argv)
-    if module is None:  # argparse has already reported an unknown command
-        return 2
     try:
-        if getattr(module, "needs_models", lambda args: True)(args):
-            importlib.import_module("timm_gcp.models")
-        status = int(module.main(args) or 0)
-        sys.stdout.flush()
-        return status
+        try:
+            return _run(argv, chosen)
+        finally:  # before the interpreter does it, where nobody could catch that the output is closed or full
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader has gone, as in `| head -1`
         _drop_output()
         return 141  # what a shell reports for a process that SIGPIPE ended
@@ -76,6 +61,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError):
             _drop_output()
         return 1
+
+
+def _run(argv: list[str], chosen: str) -> int:
+    """Parse the arguments and run the command."""
+    parser = argparse.ArgumentParser(prog="timm-gcp", description="Global covariance pooling for timm.")
+    parser.add_argument("--version", action="version", version=_version())
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    module = None
+    for name, (module_name, summary) in COMMANDS.items():
+        sub = subparsers.add_parser(
+            name, help=summary, description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
+        if name == chosen:
+            module = importlib.import_module(module_name)
+            module.add_arguments(sub)
+    args = parser.parse_args(argv)
+    if module is None:  # argparse has already reported an unknown command
+        return 2
+    if getattr(module, "needs_models", lambda args: True)(args):
+        importlib.import_module("timm_gcp.models")
+    return int(module.main(args) or 0)
 
 
 def _say(command: str, sentence: str) -> None:
