@@ -303,7 +303,7 @@ def test_class_map_is_not_lost(tmp_path, capsys):
         assert main(command) == 1
         error = capsys.readouterr().err
         assert "are not the model's (3): the model's c2 missing or empty there; c9 unknown to the model" in error
-        assert len(error.strip().splitlines()) == 1
+        assert len(error.strip().splitlines()) == 2  # what was taken from the checkpoint, and the error
 
 
 def test_cost_of_a_checkpoint(tmp_path, capsys):
