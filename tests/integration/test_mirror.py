@@ -60,6 +60,7 @@ COVERED_BY: dict[str, str] = {
     "reproduce/runs.py": "reproduce/test_run.py",
     "robustness/figures.py": "robustness/test_run.py",
     "robustness/report.py": "robustness/test_run.py",
+    "run/__main__.py": "run/test_launcher.py",
     "train/build.py": "train/test_run.py",
     "train/callback.py": "train/test_run.py",
     "train/checkpoint.py": "train/test_run.py",

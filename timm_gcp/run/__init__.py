@@ -34,7 +34,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.path.insert(0, str(script.resolve().parent))  # as Python does for a script, for the modules beside it
     runpy.run_path(str(script), run_name="__main__")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
