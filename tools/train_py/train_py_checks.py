@@ -46,7 +46,7 @@ def run_recipe(bench: Bench, recipe: str) -> str:
     """Two epochs of a few updates, with the rates of the closed form."""
     extra: list[str] = []
     environment = {}
-    if recipe == "finetune":
+    if recipe in ("finetune", "finegrained"):
         weights = bench.weight_folder("resnet18_gcp", num_classes=7)
         extra = ["--model", "resnet18_gcp", "--pretrained-path", str(weights / "model.safetensors")]
     elif recipe.startswith("distill"):
