@@ -209,6 +209,7 @@ def test_no_setting_is_lost(changed, tmp_path, capsys):
 
 def exported(arch: str, kwargs: dict[str, Any], tmp_path: Path) -> tuple[Any, Path]:
     """A model, and the folder made of a checkpoint that the hook completed."""
+    train_hook._classes.clear()  # of another test's data set
     torch.manual_seed(0)
     network = timm.create_model(arch, num_classes=4, **kwargs)
     args = argparse.Namespace(model=arch, img_size=64)

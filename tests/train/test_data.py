@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 from toy_images import image_folder, tiny_settings
 
+from timm_gcp.train import build
 from timm_gcp.train.data import check_data
 from timm_gcp.train.options import resolve_args
 from timm_gcp.train.run import train
-from timm_gcp.weights import rebuild
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def test_classes_are_counted(data, tmp_path, caplog):
 def test_a_run_takes_the_number_from_the_folder(data, tmp_path, monkeypatch):
     """Also where the pretrained weights have another number."""
     seen = {}
-    real = rebuild.create
+    real = build.create
 
     def watch(name, pretrained, options):
         seen.update(options)
         return real(name, pretrained, options)
 
-    monkeypatch.setattr(rebuild, "create", watch)
+    monkeypatch.setattr(build, "create", watch)
     keys = tiny_settings(data, tmp_path, epochs=1)
     del keys["num_classes"]
     run = train(resolve_args(None, keys))
