@@ -3,6 +3,7 @@
     python tools/studies/compare.py CONFIG --data-dir FOLDER
     python tools/studies/compare.py CONFIG --data-dir FOLDER --jobs 2
     python tools/studies/compare.py CONFIG --tables --docs docs/natural/imagenette
+    python tools/studies/compare.py CONFIG --tables --docs DIR --runs NAME NAME --figure curves.png
 
 CONFIG is a file of tools/studies/configs/. FOLDER has train/ and val/, a folder a class in each; or, where the study
 draws its training images (`train_per_class`), a folder a class. `--weights DIR` holds the weights that a study starts
@@ -21,13 +22,14 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from compare_report import mean_per_class, write_report
+from compare_report import mean_per_class, write_figure, write_report
 from image_tensors import Images, hold_out, study_images
 from started import VARIABLE, start_file
 from study_config import Cell, Entry, Study, read_study
@@ -158,6 +160,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time; they share the threads")
     parser.add_argument("--runs", nargs="+", metavar="NAME", help="only these runs of the study")
     parser.add_argument("--tables", action="store_true", help="train nothing, write tables from the records in --docs")
+    parser.add_argument("--figure", metavar="FILE", help="with --tables: draw the curves of --runs alone, nothing else")
+    parser.add_argument("--title", metavar="TEXT", help="with --figure: its title, in place of the study's")
     parser.add_argument("--list", action="store_true", help="train nothing, list the runs and which are complete")
     args = parser.parse_args()
     if args.jobs < 1:
@@ -185,6 +189,10 @@ def _run(study: Study, entries: list[Entry], args: argparse.Namespace, parser: a
     if args.list:
         for cell in trials + [cell for entry in entries for cell in entry.cells({})]:
             print(f"{'done' if _done(output / cell.folder, cell, '-tune-' not in cell.name) else '    '} {cell.folder}")
+        return 0
+    if args.tables and args.figure:
+        drawn = replace(study, entries=tuple(entries), title=args.title or study.title)
+        print(f"wrote {write_figure(drawn, docs, Path(args.figure))}")
         return 0
     if not args.tables:
         if not args.data_dir:

@@ -191,6 +191,18 @@ def draw(study: Study, found: dict[str, dict[int, Outcome]], path: Path) -> Path
     return save(figure, path)
 
 
+def write_figure(study: Study, docs: Path, path: Path) -> Path:
+    """Draw the curves of a study's finished runs from their records.
+
+    Raises:
+        ValueError: No run has finished.
+    """
+    found = outcomes(study, docs)
+    if not any(found.values()):
+        raise ValueError(f"no finished run in {str(docs / 'runs')!r}: give the records' folder as --docs.")
+    return draw(study, found, path)
+
+
 def write_report(study: Study, output: Path, docs: Path) -> Path:
     """Copy the records, write `results.md` and `curves.png` to `docs`; returns the page's path.
 

@@ -191,6 +191,10 @@ def test_whole_study_then_nothing_left_to_do(tool, tmp_path: Path, monkeypatch, 
     monkeypatch.setattr(sys, "argv", ["compare.py", str(config), "--tables", "--docs", str(tmp_path / "docs")])
     assert compare.main() == 0
     assert (tmp_path / "docs" / "results.md").read_text() == page
+    figure = ["--runs", "two", "--figure", str(tmp_path / "two.png")]
+    monkeypatch.setattr(sys, "argv", ["compare.py", str(config), "--tables", "--docs", str(tmp_path / "docs"), *figure])
+    assert compare.main() == 0
+    assert (tmp_path / "two.png").stat().st_size > 1000
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", [*command, "--list"])
     assert compare.main() == 0
@@ -202,6 +206,7 @@ def test_whole_study_then_nothing_left_to_do(tool, tmp_path: Path, monkeypatch, 
     [
         (["--runs", "three"], "no run three in .*; it has one, two"),
         (["--tables", "--docs", "nowhere"], "no finished run in"),
+        (["--tables", "--docs", "nowhere", "--figure", "a.png"], "no finished run in"),
         (["--data-dir", "gone"], "no folder 'gone'"),
     ],
 )
