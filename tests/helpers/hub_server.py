@@ -27,6 +27,7 @@ FAULTS = {
     "short": "serves half the file as if it were all of it",
     "die": "sends half, then the whole server stops",
     "500": "answers 500",
+    "401": "answers 401",
     "403": "answers 403",
 }
 
@@ -73,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = urllib.parse.unquote(urllib.parse.urlparse(self.path).path)
         parts = path.strip("/").split("/")
         fault = self.hub.fault(path)
-        if fault in ("500", "403"):
+        if fault in ("500", "403", "401"):
             return self._reply(int(fault), {"error": "fault"})
         if parts[:2] == ["api", "models"] and len(parts) >= 4:
             return self._describe(self.hub.root / parts[2] / parts[3], parts)
@@ -85,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         path = urllib.parse.urlparse(self.path).path
         parts = path.strip("/").split("/")
-        if self.hub.fault(path) in ("500", "403"):
+        if self.hub.fault(path) in ("500", "403", "401"):
             return self._reply(int(str(self.hub.fault(path))), {"error": "fault"})
         if parts == ["api", "repos", "create"]:
             return self._create(json.loads(body))

@@ -332,6 +332,30 @@ def test_a_full_disk_in_training(world, capsys):
     shutil.rmtree("full")
 
 
+@pytest.mark.parametrize("kind", ["c", "p"])
+def test_robustness_does_not_score_an_unreadable_image(kind, world, capsys, tmp_path):
+    folder = shutil.copytree("toy/validation", tmp_path / "images")
+    broken = next(folder.rglob("*.png"))
+    broken.write_bytes(b"no image")
+    part = ["--corruptions", "brightness"] if kind == "c" else ["--perturbations", "brightness"]
+    words = [
+        "robustness",
+        kind,
+        "--on-the-fly",
+        "--partial",
+        "--data-dir",
+        folder,
+        "--workers",
+        "0",
+        *part,
+        *CHECKPOINT,
+    ]
+    assert status_of(*words, "--output", tmp_path / "out") == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("timm-gcp robustness: error: ") and broken.name in error
+    assert not list((tmp_path / "out").glob("*_[cp].json"))
+
+
 def test_unreadable_images_are_counted_and_named(world, capsys, tmp_path):
     data = shutil.copytree("toy", tmp_path / "toy")
     (data / "validation" / "c0" / "1.png").write_bytes(b"no image")

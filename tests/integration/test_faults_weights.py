@@ -176,6 +176,7 @@ HUB = {
     "no such repository": ("nobody/else", None, "has no repository nobody/else"),
     "no such revision": ("someone/model@v9", None, "has no such revision"),
     "no such name": ("a/b/c", None, "is no name of a repository"),
+    "401": ("someone/model", ("config.json", "401"), "someone/model"),
     "403": ("someone/model", ("model.safetensors", "403"), "someone/model"),
     "500": ("someone/model", ("config.json", "500"), "someone/model"),
     "dropped": ("someone/model", ("model.safetensors", "half"), "broke off in the middle of someone/model"),
