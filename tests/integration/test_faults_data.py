@@ -21,6 +21,7 @@ from toy_images import TINY, image_folder
 
 from timm_gcp import cli
 from timm_gcp.train.callback import PrintEpochs
+from timm_gcp.weights.checkpoint import read_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -287,9 +288,9 @@ def test_weights_of_a_diverged_model_are_never_the_best(world, capsys, monkeypat
         seen.clear()
         words = [*TRAIN, "--epochs", 3, "--output", "nan", "--experiment", folder, "--eval-metric", metric]
         assert status_of(*words) == 0
-        best = torch.load(f"nan/{folder}/model_best.pth.tar", weights_only=False)
+        best = read_checkpoint(f"nan/{folder}/model_best.pth.tar")
         assert best["epoch"] == 1 and "at epoch 2; nan" in capsys.readouterr().out
-        assert torch.load(f"nan/{folder}/last.pth.tar", weights_only=False)["epoch"] == 2
+        assert read_checkpoint(f"nan/{folder}/last.pth.tar")["epoch"] == 2
     seen.clear()
     assert status_of(*TRAIN, "--output", "nan", "--experiment", "c") == 1
     assert "no epoch ended with a finite validation loss, so nan/c has no model_best" in capsys.readouterr().err

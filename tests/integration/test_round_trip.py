@@ -19,6 +19,7 @@ from toy_images import image_folder
 
 from timm_gcp import train_hook
 from timm_gcp.cli import main
+from timm_gcp.weights.checkpoint import safe_types
 from timm_gcp.weights.source import read_source
 
 ARCH = "shufflenet_v2_x1_0_gcp"
@@ -231,7 +232,8 @@ def exported(arch: str, kwargs: dict[str, Any], tmp_path: Path) -> tuple[Any, Pa
 )
 def test_a_record_that_contradicts_its_weights(stated, message, tmp_path, capsys):
     exported(ARCH, SMALL, tmp_path)
-    checkpoint = torch.load(tmp_path / "last.pth.tar", weights_only=False)
+    with safe_types():
+        checkpoint = torch.load(tmp_path / "last.pth.tar", weights_only=True)
     checkpoint["args"].timm_gcp = {**checkpoint["args"].timm_gcp, **stated}
     torch.save(checkpoint, tmp_path / "last.pth.tar")
     picture = next(image_folder(tmp_path / "data", train=1, validation=1, classes=1).rglob("*.png"))

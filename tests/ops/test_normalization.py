@@ -12,11 +12,12 @@ import pytest
 import timm
 import torch
 from pooling_oracles import features, value_and_grad
+from saturate import Saturate
 from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from timm_gcp import GlobalCovPool2d, swap_pooling
-from timm_gcp.functional import NORMALIZATIONS, ScalarFunction, global_cov_pool, register_normalization, triu_vector
+from timm_gcp.functional import NORMALIZATIONS, global_cov_pool, register_normalization, triu_vector
 from timm_gcp.ops import normalization as table
 from timm_gcp.ops.normalization import Held, describe_normalization, resolve_normalization, try_normalization
 
@@ -37,17 +38,6 @@ class Scale(nn.Module):
 
     def forward(self, covariance: torch.Tensor) -> torch.Tensor:
         return covariance * self.weight * self.weight[:, None]
-
-
-class Saturate(ScalarFunction):
-    def __init__(self, c: float = 0.5) -> None:
-        self.c = c
-
-    def value(self, lam):
-        return lam / (lam + self.c)
-
-    def derivative(self, lam):
-        return self.c / (lam + self.c).square()
 
 
 OWN = [shrink, Saturate(), Scale(6)]

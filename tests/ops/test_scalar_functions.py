@@ -7,6 +7,7 @@ import pooling_oracles as oracles
 import pytest
 import torch
 from pooling_oracles import distance, features, value_and_grad
+from saturate import Saturate
 from torch.autograd import gradcheck
 
 from timm_gcp.functional import ScalarFunction, global_cov_pool
@@ -26,19 +27,6 @@ class Root(ScalarFunction):
 
     def derivative(self, lam):
         return 0.5 * lam.rsqrt()
-
-
-class Saturate(ScalarFunction):
-    """λ/(λ + c), of the covariance itself."""
-
-    def __init__(self, c: float = 0.5) -> None:
-        self.c = c
-
-    def value(self, lam):
-        return lam / (lam + self.c)
-
-    def derivative(self, lam):
-        return self.c / (lam + self.c).square()
 
 
 class Entropy(ScalarFunction):

@@ -69,5 +69,5 @@ def test_the_best_is_kept_with_and_without_links(tmp_path, monkeypatch, links):
     for epoch, score in enumerate([1.0, 3.0, None, 2.0]):
         best = saver.save_checkpoint(epoch, score)
     assert best == (3.0, 1)
-    found = {name: torch.load(tmp_path / name)["epoch"] for name in names(tmp_path)}
+    found = {name: torch.load(tmp_path / name, weights_only=True)["epoch"] for name in names(tmp_path)}
     assert found == {"checkpoint-1.pth.tar": 1, "checkpoint-3.pth.tar": 3, "last.pth.tar": 3, "model_best.pth.tar": 1}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+from timm_gcp.common.messages import printable
+
 _REMEDIES = {
     errno.ENOSPC: "the disk is full: make room, or write elsewhere",
     errno.EDQUOT: "the quota of the disk is used up: make room, or write elsewhere",
@@ -27,7 +29,7 @@ def one_line(error: BaseException) -> str:
     """The text of an error on one line, control characters escaped; its kind where it has no text."""
     text = _of_system(error) if isinstance(error, OSError) else ""
     text = " ".join((text or str(error)).split()) or _untold(error)
-    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    shown = printable(text)
     return shown if len(shown) <= _LIMIT else f"{shown[:_LIMIT]}…"
 
 

@@ -30,11 +30,6 @@ def printable(text: object) -> str:
     )
 
 
-def in_lines(text: object) -> str:
-    """`text` with the control characters in each of its lines escaped."""
-    return "\n".join(printable(line) for line in str(text).split("\n"))
-
-
 def one_line(text: object, limit: int = 200) -> str:
     """`text` in one line, cut after `limit` characters, the control ones escaped; without the full stop."""
     line = printable(" ".join(str(text).split()))

@@ -6,6 +6,9 @@ import argparse
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -66,27 +69,20 @@ SEED = Range(0, 2**32 - 1)  # as NumPy takes it
 
 def whole(allowed: Range) -> Callable[[str], int]:
     """Converter of an `argparse` option to a whole number of a range."""
-
-    def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
-        if wrong := allowed.wrong(value):
-            raise argparse.ArgumentTypeError(f"must be {wrong}, got {_short(text)}")
-        return value
-
-    return convert
+    return _converter(int, "a whole number", allowed)
 
 
 def number(allowed: Range) -> Callable[[str], float]:
     """Converter of an `argparse` option to a number of a range; NaN and infinity are in none."""
+    return _converter(float, "a number", allowed)
 
-    def convert(text: str) -> float:
+
+def _converter(kind: Callable[[str], _Number], wanted: str, allowed: Range) -> Callable[[str], _Number]:
+    def convert(text: str) -> _Number:
         try:
-            value = float(text)
+            value = kind(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
+            raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}") from None
         if wrong := allowed.wrong(value):
             raise argparse.ArgumentTypeError(f"must be {wrong}, got {_short(text)}")
         return value

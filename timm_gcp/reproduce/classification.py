@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from timm_gcp.reproduce import paper
 from timm_gcp.reproduce.draw import draw_convergence, draw_sweep
@@ -139,18 +140,20 @@ FIGURE_3_ROWS = _course([(pooling, lr) for lr in SCHEDULES for pooling in ("GAP"
 COURSE = (*TOP, Column("matching epoch", printed=False))
 
 
+def _trained(rows: tuple[Row, ...], **facts: Any) -> Item:
+    """A table or figure whose rows are trained on ImageNet, each by its recipe."""
+    return Item(data=("imagenet",), plan=train_all, cost=lambda: hours(row.source for row in rows), rows=rows, **facts)
+
+
 ITEMS = (
-    Item(
+    _trained(
+        TABLE_2_ROWS,
         name="table2",
         title="Table 2",
         what="GAP under LR_norm and GCP under LR_adju",
-        data=("imagenet",),
         labels=("backbone", "pooling", "lr", "BS"),
         columns=(EPOCHS, MATCHING, *TOP),
-        rows=TABLE_2_ROWS,
-        plan=train_all,
         measure=_measure_2,
-        cost=lambda: hours(row.source for row in TABLE_2_ROWS),
         claim=_gains(),
         here=lambda: f"not run on ImageNet; {TWINS}",
         notes=(
@@ -158,31 +161,25 @@ ITEMS = (
             "The row of K-FAC is no run of the paper's: it is quoted there from Osawa et al., CVPR 2019.",
         ),
     ),
-    Item(
+    _trained(
+        TABLE_5_ROWS,
         name="table5",
         title="Table 5",
         what="GCP with D = 256 and D = 128",
-        data=("imagenet",),
         labels=("backbone", "lr", "D"),
         columns=TOP,
-        rows=TABLE_5_ROWS,
-        plan=train_all,
         measure=_measure_top,
-        cost=lambda: hours(row.source for row in TABLE_5_ROWS),
         claim=_losses(),
         here=lambda: "not run on ImageNet; D = 32 to 256 of ShuffleNet V2, Fashion-MNIST: [study](fashion_mnist.md)",
     ),
-    Item(
+    _trained(
+        FIGURE_1_ROWS,
         name="fig1",
         title="Fig. 1",
         what="convergence of MobileNetV2 and ResNet-18",
-        data=("imagenet",),
         labels=("backbone", "pooling", "lr"),
         columns=COURSE,
-        rows=FIGURE_1_ROWS,
-        plan=train_all,
         measure=_measure_course,
-        cost=lambda: hours(row.source for row in FIGURE_1_ROWS),
         claim="GCP matches GAP or better in less than a quarter of the epochs",
         here=lambda: f"not run on ImageNet; {TWINS}",
         draw=draw_convergence,
@@ -192,34 +189,28 @@ ITEMS = (
             MATCHING_NOTE,
         ),
     ),
-    Item(
+    _trained(
+        FIGURE_3_ROWS,
         name="fig3",
         title="Fig. 3",
         what="convergence of six networks under three schedules",
-        data=("imagenet",),
         labels=("backbone", "pooling", "lr"),
         columns=COURSE,
-        rows=FIGURE_3_ROWS,
-        plan=train_all,
         measure=_measure_course,
-        cost=lambda: hours(row.source for row in FIGURE_3_ROWS),
         claim="faster schedules cost accuracy, and cost GCP less than GAP",
         here=lambda: f"not run on ImageNet; {TWINS}",
         draw=draw_convergence,
         printed="released",
         notes=(MATCHING_NOTE,),
     ),
-    Item(
+    _trained(
+        SWEEP,
         name="fig4",
         title="Fig. 4",
         what="polynomial decays (ρ-e_f) and the convergence of ResNet-18 with GCP under them",
-        data=("imagenet",),
         labels=("backbone", "ρ-e_f"),
         columns=TOP,
-        rows=SWEEP,
-        plan=train_all,
         measure=_measure_top,
-        cost=lambda: hours(row.source for row in SWEEP),
         claim="a larger ρ converges faster and ends lower",
         here=lambda: "the rates are drawn by `timm-gcp plot schedules`; the trainings are not run",
         draw=draw_sweep,
@@ -229,17 +220,14 @@ ITEMS = (
             "are of recipes/poly_sweep.yaml.",
         ),
     ),
-    Item(
+    _trained(
+        TABLE_5_ROWS,
         name="fig5",
         title="Fig. 5",
         what="convergence with D = 256 and D = 128 (Appendix III)",
-        data=("imagenet",),
         labels=("backbone", "lr", "D"),
         columns=TOP,
-        rows=TABLE_5_ROWS,
-        plan=train_all,
         measure=_measure_top,
-        cost=lambda: hours(row.source for row in TABLE_5_ROWS),
         claim="as Table 5, whose runs these are",
         here=lambda: "not run on ImageNet",
         draw=draw_convergence,

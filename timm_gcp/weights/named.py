@@ -181,14 +181,14 @@ def weights_in(folder: Path) -> Path:
 def _from_hub(place: str, names: tuple[str, ...], otherwise: str) -> Path:
     """The first of these files that a repository has, in the local cache."""
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     repo, _, revision = place.partition("@")
     for name in names:
         try:
             return Path(hf_hub_download(repo, name, revision=revision or None))
         except Exception as error:
-            kinds = {cls.__name__ for cls in type(error).__mro__}
-            if "EntryNotFoundError" in kinds and "LocalEntryNotFoundError" not in kinds:
+            if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
                 continue
             text = explain(error, place)
             raise RuntimeError(text or f"hf-hub:{place}: {one_line(error)}. Check the name.") from error
