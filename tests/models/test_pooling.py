@@ -75,7 +75,7 @@ def test_defaults_are_the_papers():
 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_settings_reach_the_function(normalization):
-    pool = GlobalCovPool2d(6, None, normalization, 3, exponent=0.3, eps=0.5)
+    pool = GlobalCovPool2d(6, None, normalization, 3, exponent=0.3, eps=0.5).eval()
     x = features(2, 6, 4, 4)
     assert torch.equal(pool(x), global_cov_pool(x, normalization, 3, exponent=0.3, eps=0.5))
 
