@@ -54,9 +54,9 @@ def test_power_iteration_finds_leading_singular_values():
     u, s, vh = np.linalg.svd(q, full_matrices=False)
     scaled = np.concatenate((s[:, :1] ** 0.5, s[:, 1:] / s[:, 1:2] ** 0.5), 1)
     wanted = torch.from_numpy((u * scaled[:, None]) @ vh).flatten(1)
-    found = cross_cov_pool(x, y, "power_iteration", singular_values=2, n_iter=1500)
+    found = cross_cov_pool(x, y, "power_iteration", singular_values=2, n_iter=1000)
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-8)
-    every = cross_cov_pool(x, y, "power_iteration", singular_values=5, n_iter=1500)
+    every = cross_cov_pool(x, y, "power_iteration", singular_values=5, n_iter=1000)
     torch.testing.assert_close(every, cross_cov_pool(x, y), rtol=1e-6, atol=1e-8)
 
 

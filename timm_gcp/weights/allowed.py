@@ -81,6 +81,9 @@ ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+MAPPINGS = ("pool_kwargs",)  # arguments whose value is a mapping
+
+
 def wrong_argument(key: str, value: Any) -> str:
     """What the argument `key` has to be if it is on the list and `value` is not that; else an empty string."""
     good, wanted = ARGUMENTS.get(key, (lambda _: True, ""))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from timm_gcp.common.messages import listed, one_line, printable
-from timm_gcp.weights.allowed import LARGEST_IMAGE, is_number, not_listed, wrong_argument
+from timm_gcp.weights.allowed import LARGEST_IMAGE, MAPPINGS, is_number, not_listed, wrong_argument
 from timm_gcp.weights.classes import names_in_order
 from timm_gcp.weights.data_config import DATA_KEYS, as_items, checked_data_config
 
@@ -253,7 +253,10 @@ def checked_record(
     for key, value in dict(values.get("model_args") or {}).items():
         if not isinstance(key, str) or not key.isidentifier() or key in _FORBIDDEN:
             raise refuse("each model argument", key, "a keyword of the network itself")
-        model_args[key] = _plain(value, lambda v, key=key: refuse(key, v, "a plain value"))  # type: ignore[misc]
+        if key in MAPPINGS and isinstance(value, Mapping):
+            model_args[key] = dict(value)
+        else:
+            model_args[key] = _plain(value, lambda v, key=key: refuse(key, v, "a plain value"))  # type: ignore[misc]
         wanted = wrong_argument(key, model_args[key])
         if wanted:
             raise refuse(key, value, wanted)
