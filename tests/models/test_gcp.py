@@ -290,7 +290,7 @@ def test_options_of_the_pooling(normalization, options):
         model.reset_classifier(classes, "gcp")
         assert (model.global_pool.normalization, model.global_pool.pool_kwargs) == (normalization, options)
         assert model.head_hidden_size == 1024 + 10
-        model.train()(images(4)).square().sum().backward()
+        model.train()(images(4, 3, 64, 64)).square().sum().backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     timm.create_model("resnet50_gcp", features_only=True, **keywords)
 

@@ -8,19 +8,21 @@ from typing import Any
 
 from timm_gcp.common.messages import did_you_mean
 from timm_gcp.ops.dropcov import DropCov
+from timm_gcp.ops.normalization import describe_normalization
 from timm_gcp.ops.sparse_inverse import Isice
 
 POOL_OPTIONS: dict[str, type] = {"dropcov": DropCov, "isice": Isice}
+_NAMES = {name: tuple(field.name for field in dataclasses.fields(kind)) for name, kind in POOL_OPTIONS.items()}
 
 
 def option_names(normalization: Any, without: Collection[str] = ()) -> tuple[str, ...]:
     """What `pool_kwargs` may hold for `normalization`, but for the names in `without`."""
-    kind = POOL_OPTIONS.get(normalization) if isinstance(normalization, str) else None
-    return () if kind is None else tuple(f.name for f in dataclasses.fields(kind) if f.name not in without)
+    known = _NAMES.get(normalization, ()) if isinstance(normalization, str) else ()
+    return tuple(name for name in known if name not in without)
 
 
-def check_names(normalization: Any, pool_kwargs: Any, allowed: Collection[str]) -> dict[str, Any]:
-    """`pool_kwargs` as a dictionary.
+def check_names(described: str, pool_kwargs: Any, allowed: Collection[str]) -> dict[str, Any]:
+    """`pool_kwargs` of the normalisation that is `described`, as a dictionary.
 
     Raises:
         ValueError: Not a mapping, or a name that is not among `allowed`; these are listed.
@@ -34,7 +36,7 @@ def check_names(normalization: Any, pool_kwargs: Any, allowed: Collection[str]) 
             choices = f"it takes {', '.join(allowed)}" if allowed else "it takes none"
             near = did_you_mean(str(name), allowed)
             raise ValueError(
-                f"pool_kwargs has {name!r}, which normalization {normalization!r} does not know; {choices}.{near}"
+                f"pool_kwargs has {name!r}, which normalization {described} does not know; {choices}.{near}"
             )
     return dict(pool_kwargs)
 
@@ -46,5 +48,5 @@ def pool_options(normalization: Any, pool_kwargs: Mapping[str, Any] | None) -> A
         ValueError: A name that the pooling does not know, or a value out of range.
     """
     known = option_names(normalization)
-    given = check_names(normalization, pool_kwargs, known)
+    given = check_names(describe_normalization(normalization), pool_kwargs, known)
     return POOL_OPTIONS[normalization](**given) if known else None

@@ -65,8 +65,8 @@ def plain(folder: Path, name: str) -> str:
 
 def page(text: str, folder: Path) -> str:
     """`text` with each marked part replaced by the tables that `folder` holds; a part without a file stays empty."""
-    parts = {f"{kind} {device}": f"{kind}_{device}" for kind in ("pooling", "poolings", "precision", "classifier", "models")
-             for device in ("cpu", "cuda")}  # fmt: skip
+    kinds = ("pooling", "poolings", "precision", "classifier", "models")
+    parts = {f"{kind} {device}": f"{kind}_{device}" for kind in kinds for device in ("cpu", "cuda")}
     for mark, name in parts.items():
         begin, end = BEGIN.format(mark), END.format(mark)
         if begin not in text:
