@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from timm_gcp.ops.centring import recorded_peak_scale, square_norm
-from timm_gcp.ops.newton_schulz import add_to_diagonal, inverse_root
+from timm_gcp.ops.newton_schulz import inverse_root
 from timm_gcp.ops.triangle import gather_triangle
 
 
@@ -118,7 +118,7 @@ def _step(estimate: Tensor, covariance: Tensor, rate: float, options: Isice) -> 
 def _inverse(a: Tensor, options: Isice) -> Tensor:
     """Z² / trace, for `(B, D, D)`."""
     if options.ridge:
-        a = add_to_diagonal(a, torch.full(a.shape[:1], options.ridge, dtype=a.dtype, device=a.device))
+        a = a + options.ridge * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)  # ONNX writes no diagonal
     trace = a.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
     z = inverse_root(a / trace, options.inverse_iter)
     return torch.bmm(z, z) / trace
