@@ -49,7 +49,7 @@ def register_normalization(name: str, normalization: ScalarFunction | Callable[[
         normalization: A `ScalarFunction`, or a callable `(B, D, D) -> (B, D, D)`.
 
     Raises:
-        ValueError: A name that is taken or no identifier, or something that is no normalisation.
+        ValueError: A name that is taken or not an identifier, or something that is not a normalisation.
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"a normalization is registered under an identifier such as 'my_root', got {name!r}")

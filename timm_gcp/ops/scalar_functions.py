@@ -28,7 +28,7 @@ class ScalarFunction(ABC):
 
     Computed on the smaller side of the features, D×D or N×N, by one eigendecomposition. Its gradient is that of the
     divided differences f[λᵢ, λⱼ] = (f(λᵢ) − f(λⱼ)) / (λᵢ − λⱼ) with f[λ, λ] = f′(λ) (Daleckii–Krein), so equal
-    eigenvalues are no special case. There is no second derivative and no ONNX form.
+    eigenvalues need no special case. There is no second derivative and no ONNX form.
 
     A subclass gives `value` and `derivative`; the divided differences follow from them. One that knows a closed form
     overrides `quotient`, `divided` and `quotient_divided`. Every method takes eigenvalues `lam` `(B, n)`, float32 or

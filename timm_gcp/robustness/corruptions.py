@@ -73,8 +73,8 @@ def corrupt(image: np.ndarray, name: str, severity: int, seed: int) -> np.ndarra
         `(H, W, 3)` uint8.
 
     Raises:
-        ValueError: for a wrong shape or dtype, a side under 32, an unknown name or severity.
-        ImportError: if `imagecorruptions-imaug` isn't installed.
+        ValueError: A wrong shape or dtype, a side under 32, an unknown name or severity.
+        ImportError: `imagecorruptions-imaug` isn't installed.
     """
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ValueError(f"corrupt takes an (H, W, 3) uint8 image; got shape {image.shape}, dtype {image.dtype}")
@@ -103,7 +103,7 @@ def import_package() -> ModuleType:
     """Return the module `imagecorruptions`.
 
     Raises:
-        ImportError: with the command that installs it.
+        ImportError: It is not installed; says the command that installs it.
     """
     try:
         import imagecorruptions

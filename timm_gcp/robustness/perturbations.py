@@ -83,7 +83,7 @@ def perturb(canvas: np.ndarray, size: int, name: str, seed: int, difficulty: int
         `(31, size, size, 3)` uint8; 41 frames for "translate".
 
     Raises:
-        ValueError: for a wrong canvas, an unknown name or difficulty.
+        ValueError: A wrong canvas, an unknown name or difficulty.
     """
     if canvas.dtype != np.uint8 or canvas.ndim != 3 or canvas.shape[2] != 3 or min(canvas.shape[:2]) < size:
         raise ValueError(

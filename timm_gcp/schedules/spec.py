@@ -54,7 +54,7 @@ def register_schedule(name: str, form: type) -> None:
             the time in ticks of which `per_epoch` make one epoch, and returns the factor of the base rate.
 
     Raises:
-        ValueError: A name of another form or one that is taken, or a class that is no such dataclass.
+        ValueError: A name of another form or one that is taken, or a class that is not such a dataclass.
     """
     if not isinstance(name, str) or not name.startswith(PREFIX) or not name.isidentifier() or name == PREFIX:
         raise ValueError(f"A schedule's name begins with {PREFIX!r}, such as 'gcp_cosine'. Got {name!r}.")
@@ -79,7 +79,7 @@ def parse(sched: str) -> Spec:
     """Read a `--sched` value.
 
     Raises:
-        ValueError: for an unknown name or option, a missing constant, or a value that is not a number; the message
+        ValueError: An unknown name or option, a missing constant, or a value that is not a number; the message
             lists what is known.
     """
     name, _, tail = sched.partition(":")

@@ -26,7 +26,7 @@ _MEANING = {
     "ReadTimeout": "The Hub did not answer for {repo} in time. Try again.",
     "ReadError": "The connection to the Hub broke while {repo} was read. Try again: what has arrived is kept.",
     "ConnectionError": "The Hub could not be reached for {repo} ({detail}). Check the network and HF_ENDPOINT.",
-    "HFValidationError": "{repo!r} is no name of a repository ({detail}). Write ORG/NAME or ORG/NAME@REVISION.",
+    "HFValidationError": "{repo!r} is not a name of a repository ({detail}). Write ORG/NAME or ORG/NAME@REVISION.",
     "HfHubHTTPError": "The Hub refused the request for {repo}: {detail}. Check the name and the token (`hf auth "
     "login`), or try again later.",
     "LocalEntryNotFoundError": "{repo} is not in the local cache, and the Hub could not be reached. Check the network, "

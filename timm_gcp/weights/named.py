@@ -57,7 +57,7 @@ def check_model(model: Any, name: str) -> None:
     """Check the values of the weights that a model was loaded with.
 
     Raises:
-        ValueError: If one is not finite; `name` and the entries are named.
+        ValueError: One is not finite; `name` and the entries are named.
     """
     try:
         check_values(model.state_dict(), positive=False)
@@ -85,11 +85,11 @@ def check_named(name: str, weights: bool) -> Record | None:
         config = Path(place) / "config.json"
         if not config.is_file():
             raise FileNotFoundError(
-                f"{place!r} is no weight folder: it holds no config.json. Name one that `timm-gcp weights` wrote."
+                f"{place!r} is not a weight folder: it holds no config.json. Name one that `timm-gcp weights` wrote."
             )
         record, file = record_from_folder(Path(place)), weights_in(Path(place)) if weights else None
     else:
-        config = _from_hub(place, ("config.json",), "it is no timm model")
+        config = _from_hub(place, ("config.json",), "it is not a timm model")
         try:
             record = record_from_folder(config.parent)
         except ValueError as error:

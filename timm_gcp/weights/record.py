@@ -94,7 +94,7 @@ def record_of(
         label_names: Names in order, where the class map doesn't give them.
 
     Raises:
-        ValueError: If the model has arguments that are not plain values, or nothing says its name.
+        ValueError: The model has arguments that are not plain values, or nothing says its name.
     """
     settings = vars(args) if args is not None else {}
     model_args = _model_args(model, settings)
@@ -153,7 +153,7 @@ def record_from_args(args: Mapping[str, Any], where: str) -> Record:
     """What the arguments of a training run say, the record among them if they hold one.
 
     Raises:
-        ValueError: If a value that would be used has a type or range that it can't have.
+        ValueError: A value that would be used has a type or range that it can't have.
     """
     held = args.get(KEY)
     if isinstance(held, Mapping):
@@ -184,7 +184,7 @@ def record_from_folder(folder: Path) -> Record:
     """What the `config.json` of a weight folder says.
 
     Raises:
-        ValueError: If it is not JSON, or a value has a type or range that it can't have.
+        ValueError: It is not JSON, or a value has a type or range that it can't have.
     """
     path = folder / "config.json"
     foreign = f"{path} is not the configuration of a timm model:"
@@ -231,7 +231,7 @@ def checked_record(
         stated: Whether a checkpoint says so of itself: model arguments that are on no list then stay out.
 
     Raises:
-        ValueError: Names the file, the key and the value.
+        ValueError: A value is out of range or of another type; names the file, the key and the value.
     """
     import timm
 

@@ -41,7 +41,7 @@ def find_checkpoint(path: str | Path) -> Path:
     """The weight file that a path means: itself, or the weights of a weight folder, or a run's best, else last.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: There is none.
     """
     path = Path(path)
     if path.is_dir():

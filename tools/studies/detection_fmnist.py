@@ -61,7 +61,7 @@ def parse_arm(text: str) -> Arm:
     """`LABEL=MODEL[,checkpoint=FILE][,last_stage=STAGE]`.
 
     Raises:
-        ValueError: If it does not read so.
+        ValueError: It does not read so.
     """
     label, _, rest = text.partition("=")
     model, *pairs = rest.split(",")
@@ -75,7 +75,7 @@ def default_arms() -> list[Arm]:
     """From scratch, and the two twins with their Fashion-MNIST weights.
 
     Raises:
-        ValueError: If a twin is registered without such weights.
+        ValueError: A twin is registered without such weights.
     """
     arms = [Arm("from scratch", GCP)]
     for label, model in (("after GAP", GAP), ("after GCP", GCP)):

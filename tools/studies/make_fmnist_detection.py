@@ -35,7 +35,7 @@ def read_idx(folder: Path, name: str) -> np.ndarray:
     """One of Fashion-MNIST's idx files, `name` or `name.gz`, as unsigned bytes.
 
     Raises:
-        FileNotFoundError: If neither is there.
+        FileNotFoundError: Neither is there.
     """
     for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
         if path.is_file():
@@ -91,8 +91,8 @@ def build(data_dir: Path, output: Path, sizes: dict[str, int], canvas: int = 256
     """Write `annotations/instances_{split}.json` and the folders `{split}` for every split in `sizes`.
 
     Raises:
-        FileNotFoundError: If Fashion-MNIST's files are not in `data_dir`.
-        ValueError: If the canvas is too small to show an item.
+        FileNotFoundError: Fashion-MNIST's files are not in `data_dir`.
+        ValueError: The canvas is too small to show an item.
     """
     if canvas < 32:
         raise ValueError(f"canvas must be at least 32 pixels. Got {canvas}.")
