@@ -66,7 +66,7 @@ def _replace(home: Any, name: str, extend: Callable[..., Any]) -> list[dict[str,
 
 
 def _warn_of_unread_keys(names: dict[str, Any]) -> None:
-    """Name the recipe's keys that the training script has no option for: argparse takes them without a word.
+    """Name the recipe's keys that the training script has no option for: argparse takes them silently.
 
     So a misspelt key, or distillation asked of a train.py that is too old for it, does not go unnoticed.
     """

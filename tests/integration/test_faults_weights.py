@@ -244,7 +244,7 @@ def test_export_replaces_weight_folders_alone(tmp_path: Path, capsys: Any) -> No
     refused([*given, run / "summary.csv"], "is not a weight folder", tmp_path, capsys, "summary.csv")
     target = tmp_path / "out"
     assert cli.main([str(word) for word in [*given, target]]) == 0
-    assert cli.main([str(word) for word in [*given, target]]) == 0  # a weight folder of one's own
+    assert cli.main([str(word) for word in [*given, target]]) == 0  # a weight folder of your own
     (target / "optimizer.pt").write_text("mine")
     capsys.readouterr()
     refused([*given, target], "it holds optimizer.pt", tmp_path, capsys, target)

@@ -149,7 +149,7 @@ def last_stage_options(name: str, last_stage: str | None) -> dict[str, Any]:
     """Model keywords that give `last_stage`: only GCP ResNets have the choice.
 
     Raises:
-        ValueError: An unknown model or last stage, or one that the model has not.
+        ValueError: An unknown model or last stage, or one that the model does not have.
     """
     architecture = architecture_of(name)
     if last_stage is not None and last_stage not in LAST_STAGES:

@@ -58,7 +58,7 @@ def read_classifier(checkpoint: str | Path) -> dict[str, torch.Tensor]:
 def load_classifier(body: nn.Module, name: str, checkpoint: str | Path, in_chans: int = 3) -> None:
     """Load the backbone's part of a classifier checkpoint, in place, tensor by tensor.
 
-    What the backbone has must all be there; what it has not may only belong to the classifier's head.
+    What the backbone has must all be there; what it lacks may only belong to the classifier's head.
 
     Raises:
         FileNotFoundError: There is no such file.

@@ -1,6 +1,6 @@
-"""What `normalization=` accepts: a name, or something of one's own, which is tried out before it can go wrong.
+"""What `normalization=` accepts: a name, or something of your own, which is tried out before it can go wrong.
 
-One's own is a `ScalarFunction`, computed on the smaller side, or any callable that maps covariances `(B, D, D)` to
+Your own is a `ScalarFunction`, computed on the smaller side, or any callable that maps covariances `(B, D, D)` to
 matrices `(B, D, D)`. A registered name stands for either where a callable can't be written: in a recipe, on the command
 line, in a config.json.
 """
@@ -42,7 +42,7 @@ class Held(nn.Module):
 
 
 def register_normalization(name: str, normalization: ScalarFunction | Callable[[Tensor], Tensor]) -> None:
-    """Let `name` stand for a normalisation of one's own wherever `normalization=` is given.
+    """Let `name` stand for a normalisation of your own wherever `normalization=` is given.
 
     Args:
         name: A Python identifier that no normalisation has; the same definition may be registered again.
@@ -124,7 +124,7 @@ def callable_pool(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def try_normalization(normalization: Any, dim: int, dtype: torch.dtype = torch.float32) -> None:
-    """Try a normalisation of one's own out, in the shapes that it will see; names that come with the package pass.
+    """Try a normalisation of your own out, in the shapes that it will see; names that come with the package pass.
 
     Args:
         normalization: As `global_cov_pool` takes it.

@@ -132,7 +132,7 @@ class CorruptedFolders(Dataset[tuple[Tensor, int]]):
 
 
 class CorruptedSource(Dataset[tuple[Tensor, int]]):
-    """Clean images, corrupted as they are read; every picture depends on the seed, its position and its cell only."""
+    """Clean images, corrupted as they are read; every image depends on the seed, its position and its cell only."""
 
     def __init__(self, source: Source, framing: Framing, cells: Sequence[Cell], seed: int = 0) -> None:
         self.source, self.framing, self.cells, self.seed = source, framing, list(cells), seed

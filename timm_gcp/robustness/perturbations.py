@@ -2,7 +2,7 @@
 
 A sequence shows one image under a perturbation that changes little from frame to frame (Hendrycks and Dietterich, ICLR
 2019). The parameters are those published for 224 px. Geometric sequences start from a canvas somewhat larger than the
-frames, so that what moves into view is picture where there is some, and black where there isn't.
+frames, so that what moves into view is image where there is some, and black where there isn't.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _rotate(picture: Image.Image, size: int, rng: np.random.RandomState, difficu
 def tilt_matrix(degrees: float, width: int, height: int) -> np.ndarray:
     """Return the 3×3 homography of a plane turned by `degrees` about its x axis and about its y axis.
 
-    Focal length and distance of the camera are both the picture's diagonal, in pixels. As the benchmark has it, the
+    Focal length and distance of the camera are both the image's diagonal, in pixels. As the benchmark has it, the
     plane lies one pixel behind the axes it turns about, so that 0 degrees shrinks it by f / (f + 1).
     """
     cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))

@@ -1,6 +1,6 @@
 """Reads the text that train.py's `--sched` carries: `NAME` or `NAME:option=value,option=value`.
 
-Table 3's rows go by name alone. The general forms for one's own runs take their constants as options, and `stretch`
+Table 3's rows go by name alone. The general forms for your own runs take their constants as options, and `stretch`
 draws a curve made for one number of epochs over the number that `--epochs` asks for; it is off unless written.
 
     gcp_resnet_adju                         the paper's row, whatever --epochs says
@@ -46,7 +46,7 @@ def schedule_names() -> list[str]:
 
 
 def register_schedule(name: str, form: type) -> None:
-    """Let `--sched NAME:option=value,…` build a curve of one's own.
+    """Let `--sched NAME:option=value,…` build a curve of your own.
 
     Args:
         name: Begins with `gcp_`, then letters, digits or `_`; the same class may be registered again.

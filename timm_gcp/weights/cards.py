@@ -241,7 +241,7 @@ def _beside_twin() -> str:
 
 
 _OWN_LIMITS = (
-    "Trained on small grey pictures of clothing, light on black. A photograph, or dark clothing on a light ground, is "
+    "Trained on small grey images of clothing, light on black. A photograph, or dark clothing on a light ground, is "
     "something else to it: invert such an image first, and do not trust the outcome."
 )
 

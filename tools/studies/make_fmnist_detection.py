@@ -2,7 +2,7 @@
 
     python tools/studies/make_fmnist_detection.py --data-dir FASHION_MNIST --output DETECTION_SET
 
-FASHION_MNIST holds the four idx files, zipped or not. Every picture is a pure function of (seed, split, index, canvas).
+FASHION_MNIST holds the four idx files, zipped or not. Every image is a pure function of (seed, split, index, canvas).
 Items of the training split come from Fashion-MNIST's training images, the validation split's from its test images.
 """
 
@@ -56,7 +56,7 @@ def silhouette(item: np.ndarray) -> np.ndarray:
 def compose(
     items: np.ndarray, labels: np.ndarray, canvas: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
-    """One picture `(canvas, canvas)` and its objects as (class, visible mask), back to front."""
+    """One image `(canvas, canvas)` and its objects as (class, visible mask), back to front."""
     ramp = np.linspace(-1, 1, canvas)
     direction = rng.uniform(0, 2 * np.pi)
     shade = rng.uniform(10, 60) + 15 * (np.cos(direction) * ramp[None, :] + np.sin(direction) * ramp[:, None])
