@@ -26,7 +26,8 @@ import timm_gcp.models  # noqa: F401  (registers them)
 from timm_gcp.schedules.scheduler import create
 from timm_gcp.schedules.spec import is_ours
 from timm_gcp.weights.classes import classes_of
-from timm_gcp.weights.record import KEY, record_of, with_record
+from timm_gcp.weights.record import KEY
+from timm_gcp.weights.record_sources import record_of, with_record
 
 _NAME = "create_scheduler_v2"
 _classes: dict[str, int] = {}  # of the training data set that was made last

@@ -16,7 +16,8 @@ from timm_gcp.weights import catalog as table
 from timm_gcp.weights.checkpoint import safetensors_metadata
 from timm_gcp.weights.hub_errors import explain
 from timm_gcp.weights.rebuild import rebuild
-from timm_gcp.weights.record import KEY, Record, record_from_folder
+from timm_gcp.weights.record import KEY, Record
+from timm_gcp.weights.record_sources import record_from_folder
 from timm_gcp.weights.source import read_source
 
 CONFIG, README = "config.json", "README.md"

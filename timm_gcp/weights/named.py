@@ -19,7 +19,8 @@ from timm_gcp.weights.checkpoint import read_checkpoint
 from timm_gcp.weights.container import check_file, read_header
 from timm_gcp.weights.hub_errors import explain
 from timm_gcp.weights.layouts import unwrap
-from timm_gcp.weights.record import Record, record_from_folder
+from timm_gcp.weights.record import Record
+from timm_gcp.weights.record_sources import record_from_folder
 from timm_gcp.weights.sanity import check_values
 
 _IN_A_FOLDER = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")  # in timm's order

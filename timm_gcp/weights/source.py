@@ -15,7 +15,8 @@ from timm_gcp.common.messages import one_line
 from timm_gcp.weights.allowed import is_number
 from timm_gcp.weights.checkpoint import read_checkpoint
 from timm_gcp.weights.layouts import EMA_CONTAINERS, unwrap
-from timm_gcp.weights.record import Record, record_from_args, record_from_folder
+from timm_gcp.weights.record import Record
+from timm_gcp.weights.record_sources import record_from_args, record_from_folder
 
 IN_A_FOLDER = ("model.safetensors", "model_best.pth.tar", "last.pth.tar")
 
