@@ -13,6 +13,7 @@ SOURCE, TESTS = ROOT / "timm_gcp", ROOT / "tests"
 COVERED_BY: dict[str, str] = {
     "commands/cost.py": "inference/test_cost.py",
     "commands/data.py": "datasets/test_fashion_mnist.py",
+    "commands/demo.py": "inference/test_demo.py",
     "commands/detect.py": "detection/test_run.py",
     "commands/landscape.py": "landscape/test_landscape.py",
     "commands/predict.py": "inference/test_predict.py",
