@@ -62,6 +62,7 @@ WEIGHTS = {
     "weights.layouts",
     "weights.named",
     "weights.record",
+    "weights.record_sources",
     "weights.resolve",
     "weights.sanity",
     "weights.store",

@@ -25,9 +25,9 @@ def download(name: str, url: str | None = None, quiet: bool = False) -> Path:
         The downloaded file, under the authors' own file name.
 
     Raises:
-        ValueError: If `name` is not in the table, or what arrived is no checkpoint.
-        ImportError: If gdown is not installed.
-        RuntimeError: If the download fails.
+        ValueError: `name` is not in the table, or what arrived is not a checkpoint.
+        ImportError: gdown is not installed.
+        RuntimeError: The download fails.
     """
     entry = table.WEIGHTS.get(name)
     if entry is None:
@@ -44,7 +44,7 @@ def download(name: str, url: str | None = None, quiet: bool = False) -> Path:
         arrived = gdown.download(url=url, output=str(target), quiet=quiet, resume=True)
     except Exception as error:  # gdown, requests and the system each have their own
         reason = str(error).strip().split("\n")[0] or type(error).__name__
-        if "range" in reason.lower() or "416" in reason:  # what was kept is no part of what is there
+        if "range" in reason.lower() or "416" in reason:  # what was kept is not part of what is there
             _throw_away(target)
             raise RuntimeError(
                 f"{entry.source_name} did not arrive from {url}: {reason}. What had arrived before is thrown away: the "

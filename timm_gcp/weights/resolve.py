@@ -36,9 +36,9 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
         The keyword arguments to use instead.
 
     Raises:
-        FileNotFoundError: If there are no such weights; the text says where it looked and what gets them.
-        ValueError: If a file is no weight file.
-        RuntimeError: If the Hub does not deliver.
+        FileNotFoundError: There are no such weights; the text says where it looked and what gets them.
+        ValueError: A file is not a weight file.
+        RuntimeError: The Hub does not deliver.
     """
     kwargs = dict(kwargs)
     cfg = kwargs.get("pretrained_cfg")
