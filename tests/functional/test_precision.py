@@ -73,7 +73,7 @@ def test_backward_inside_the_autocast_region(options, dtype):
 @pytest.mark.parametrize("options", POOLS, ids=name_of)
 @pytest.mark.parametrize("dtype", HALF)
 def test_half_input_gives_half_output(options, dtype):
-    """The covariance itself ('none', 'dropcov') at this scale is more than float16 holds; its other half type carries it."""
+    """The covariance itself ('none', 'dropcov') at this scale is more than float16 holds; bfloat16 carries it."""
     x = activations()
     value = global_cov_pool(x.to(dtype), **options)
     assert value.dtype == dtype
