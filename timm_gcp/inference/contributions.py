@@ -15,8 +15,6 @@ import torch
 from timm.layers import SelectAdaptivePool2d
 from torch import Tensor, nn
 
-from timm_gcp.models.pooling import GlobalCovPool2d
-
 
 def pooled_features(model: nn.Module) -> tuple[nn.Module, bool]:
     """The module at which pooled features are found, and whether they are its output (else its input).
@@ -24,14 +22,18 @@ def pooled_features(model: nn.Module) -> tuple[nn.Module, bool]:
     Raises:
         ValueError: The model pools no feature map.
     """
-    covariance = [module for module in model.modules() if isinstance(module, GlobalCovPool2d)]
+    covariance = [module for module in model.modules() if hasattr(module, "reduction") and _pools_covariance(module)]
     if covariance:
-        reduction = covariance[-1].reduction
+        reduction: Any = covariance[-1].reduction
         return (reduction, True) if len(reduction) else (covariance[-1], False)
     average = [module for module in model.modules() if isinstance(module, SelectAdaptivePool2d)]
     if not average:
         raise ValueError(f"{type(model).__name__} pools no feature map, so there is no map of where it looks.")
     return average[-1], False
+
+
+def _pools_covariance(module: nn.Module) -> bool:
+    return getattr(module, "pool_type", None) == "gcp"
 
 
 def contributions(model: nn.Module, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
