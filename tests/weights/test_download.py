@@ -93,7 +93,7 @@ def test_mirror_that_fails(file_server: FileServer, folder: Path, monkeypatch: p
     with pytest.raises(DownloadError, match=message):
         download(NAME, quiet=True)
     file_server.code, file_server.breaks = 0, 1
-    with pytest.raises(DownloadError, match="broke off after .*What has arrived is kept: the next attempt goes on"):
+    with pytest.raises(DownloadError, match=r"broke off after .*What has arrived is kept: the next attempt goes on"):
         download(NAME, quiet=True)
     assert download(NAME, quiet=True).read_bytes() == file_server.content
     assert file_server.ranges[-1] is not None and file_server.ranges[-1].startswith("bytes=")
@@ -178,7 +178,7 @@ def test_no_room_no_rights_no_name(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_without_gdown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "gdown", None)
-    with pytest.raises(ImportError, match="needs gdown: pip install .* By hand: save"):
+    with pytest.raises(ImportError, match=r"needs gdown: pip install .* By hand: save"):
         download(NAME)
 
 

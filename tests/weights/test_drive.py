@@ -64,7 +64,7 @@ def test_parts_in_the_way(file_server: FileServer, target: Path) -> None:
 
 def test_a_part_that_is_too_long(file_server: FileServer, target: Path) -> None:
     target.with_name(f"{target.name}abcd1234.part").write_bytes(CONTENT + b"more")
-    with pytest.raises(TransferError, match="range|Range|416"):
+    with pytest.raises(TransferError, match=r"range|Range|416"):
         from_drive(f"{file_server.url}/x", target, quiet=True)
     assert list(target.parent.iterdir()) == []
 
@@ -84,7 +84,7 @@ def test_failures(file_server: FileServer, target: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         gdown, "download", lambda **kwargs: (_ for _ in ()).throw(RuntimeError("Too many users.\nmore"))
     )
-    with pytest.raises(TransferError, match="^Too many users$"):
+    with pytest.raises(TransferError, match=r"^Too many users$"):
         from_drive(f"{file_server.url}/x", target, quiet=True)
     monkeypatch.setitem(sys.modules, "gdown", None)
     with pytest.raises(ImportError, match=r"needs gdown: pip install 'gdown>=6.3'"):

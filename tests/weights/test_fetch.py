@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -162,17 +164,22 @@ def test_two_processes(file_server: FileServer, home: Path) -> None:
 def test_waiting_and_no_rights(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file_server: FileServer
 ) -> None:
-    import threading
-
     (home / "locks").mkdir(parents=True)
-    held = FileLock(home / "locks" / f"{NAME}.lock", thread_local=False)
-    held.acquire()
+    held = threading.Event()
+
+    def hold() -> None:
+        with FileLock(home / "locks" / f"{NAME}.lock"):
+            held.set()
+            time.sleep(0.5)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    assert held.wait(10)
     monkeypatch.setattr(fetch, "_PATIENCE", 0.05)
     file_server.code = 500
-    release = threading.Timer(0.5, held.release)
-    release.start()
     with pytest.raises(RuntimeError, match="it answers 500"):
         fetch.fetch(NAME)
+    other.join()
     assert "another process is at it; waiting for" in capsys.readouterr().err
     monkeypatch.setenv("TIMM_GCP_HOME", "/dev/null/x")
     with pytest.raises(RuntimeError, match=r"\.lock could not be written: .*set TIMM_GCP_HOME"):

@@ -1,4 +1,4 @@
-"""The command `timm-gcp weights list|import|fetch|export|push`."""
+"""The command `timm-gcp weights list|import|fetch|export|push|release`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from timm_gcp.commands import release
 from timm_gcp.common.messages import one_line
 from timm_gcp.inference.options import add_data_arguments, data_options
 from timm_gcp.weights import catalog as table
@@ -63,6 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pushing.add_argument("--licence", "--license", metavar="SPDX-ID", help="licence, where the source states none")
     pushing.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
 
+    release.add_arguments(commands.add_parser("release", help="fetch, convert, verify and upload the authors' weights"))
+
 
 def _conversion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", metavar="PATH", help="checkpoint file, or folder of a run (best, else last)")
@@ -79,7 +82,7 @@ def _conversion(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the subcommand; the exit status."""
-    run = {"list": _list, "import": _import, "fetch": _fetch, "export": _export, "push": _push}
+    run = {"list": _list, "import": _import, "fetch": _fetch, "export": _export, "push": _push, "release": release.main}
     return run[args.weights_command](args)
 
 

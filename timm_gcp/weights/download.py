@@ -1,4 +1,4 @@
-"""Download one of the authors' files: from the mirror, else from Google Drive; what arrives is checked before it counts.
+"""Download one of the authors' files, from the mirror or else from Google Drive, and check what arrives.
 
 The digest of the first download that could be used is kept in the store, and a later file has to have it too.
 """
@@ -118,13 +118,12 @@ def _bring(entry: table.Weights, url: str | None, target: Path, quiet: bool) -> 
     before = ""
     place = url or mirror.place()
     try:
-        if not url and place:
-            if not forbidden or mirror.folder() is not None:
-                try:
-                    mirror.get(file, target, reserve, quiet)
-                    return place
-                except MissingError as error:
-                    before = f" {mirror.VARIABLE} {place}: {error}."
+        if not url and place and (not forbidden or mirror.folder() is not None):
+            try:
+                mirror.get(file, target, reserve, quiet)
+                return place
+            except MissingError as error:
+                before = f" {mirror.VARIABLE} {place}: {error}."
         if forbidden:
             raise DownloadError(
                 f"{file} can't be downloaded: {forbidden} forbids the network.{before}",

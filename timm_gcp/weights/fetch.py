@@ -1,4 +1,4 @@
-"""The authors' weights into the store, once per machine: download, convert, check, pin the digest, one process at a time."""
+"""The authors' weights into the store, once per machine: download, convert, check, pin; one process at it."""
 
 from __future__ import annotations
 

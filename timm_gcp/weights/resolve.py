@@ -1,4 +1,4 @@
-"""What `pretrained=True` means: the local store or the package, else the Hub, else the authors' file, else one error."""
+"""What `pretrained=True` means: the store or the package, else the Hub, else the authors' file, else one error."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
     """Point timm at the weights that `pretrained=True` means; surround the call of `build_model_with_cfg` with it.
 
     A source that the caller names (`pretrained_cfg_overlay=dict(file=...)`, `local-dir:`, `hf-hub:`) is checked, then
-    left alone. Otherwise: the local store or the package, else the Hub where the weights are published, else the authors'
-    file, which is downloaded and imported into the store, else one error.
+    left alone. Otherwise: the local store or the package, else the Hub where the weights are published, else the
+    authors' file, which is downloaded and imported into the store, else one error.
     Model arguments kept with the weights, such as `output_stride`, apply wherever their tag is named.
 
     Args:

@@ -47,7 +47,8 @@ def check_room(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise RoomError(
-            f"{what} needs {needed / 1e6:,.1f} MB in {folder}, and the disk has {free / 1e6:,.1f} MB free. {HOME_REMEDY}"
+            f"{what} needs {needed / 1e6:,.1f} MB in {folder}, and the disk has {free / 1e6:,.1f} MB free. "
+            f"{HOME_REMEDY}"
         )
 
 
