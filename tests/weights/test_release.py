@@ -87,9 +87,12 @@ def test_accuracy_is_compared(
     hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(GAP)
-    for number, name in enumerate(("n01440764", "n01443537")):
-        (tmp_path / "val" / name).mkdir(parents=True)
-        Image.new("RGB", (40, 40), (90 * number, 10, 200)).save(tmp_path / "val" / name / "x.png")
+    for number in range(1000):  # two images, and a file for each other class that is none
+        image = tmp_path / "val" / f"n{number:08}" / "x.png"
+        image.parent.mkdir(parents=True)
+        image.write_bytes(b"")
+        if number < 2:
+            Image.new("RGB", (40, 40), (90 * number, 10, 200)).save(image)
     words = [*COMMAND, GAP, "--data-dir", str(tmp_path / "val"), "--workers", "0", "--device", "cpu"]
     assert main(words) == 1
     out = capsys.readouterr().out
