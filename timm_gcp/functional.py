@@ -1,7 +1,7 @@
 """Global covariance pooling as functions of tensors, without parameters.
 
 `global_cov_pool` is the whole layer; `covariance`, `matrix_sqrt` and `triu_vector` are its steps, each usable alone.
-`ScalarFunction` and `register_normalization` are for a normalisation of one's own (docs/extend.md).
+`ScalarFunction` and `register_normalization` are for a normalisation of your own (docs/extend.md).
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def global_cov_pool(
         normalization: `'newton_schulz'` (the paper's), `'eigh'` (exact square root, Eq. (2)), `'power'`
             (Σ to the `exponent`, MPN-COV), `'log'` (log(Σ + eps·I) − log(eps)·I, after DeepO2P; eigenvalues below
             1e-7 of the largest are noise in float32, so choose `eps` above that), `'none'` (the covariance itself,
-            which overflows in float16) or `'signed_sqrt_l2'` (element-wise, after B-CNN). Or one's own: a
+            which overflows in float16) or `'signed_sqrt_l2'` (element-wise, after B-CNN). Or your own: a
             `ScalarFunction` of the eigenvalues; a callable from covariances `(B, D, D)`, symmetric, float32 or float64,
             to symmetric or upper triangular matrices `(B, D, D)`, differentiated by autograd; or the name that either
             is registered under (`register_normalization`).

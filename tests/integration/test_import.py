@@ -60,6 +60,7 @@ WEIGHTS = {
     "weights.layouts",
     "weights.named",
     "weights.record",
+    "weights.record_sources",
     "weights.resolve",
     "weights.sanity",
     "weights.store",

@@ -1,4 +1,4 @@
-"""Normalisations of one's own: values and gradients, what is refused, registered names."""
+"""Normalisations of your own: values and gradients, what is refused, registered names."""
 
 from __future__ import annotations
 

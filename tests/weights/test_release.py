@@ -112,7 +112,9 @@ def test_dry_run_touches_nothing(
     before = sorted(home.rglob("*"))
     assert main(["weights", "release", "--org", "mine", "--dry-run", "--data-dir", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 41 and lines[-1].startswith("40 to release, accuracy measured on ") and "--licence" in lines[-1]
+    assert (
+        len(lines) == 41 and lines[-1].startswith("40 to release, accuracy measured on ") and "--licence" in lines[-1]
+    )
     assert f"{store.find(GAP)} -> mine/{GAP}" in "\n".join(lines)
     assert f"ResNet101_GCP_LRadju.pth.tar from {tmp_path / 'mirror'} -> mine/resnet101_gcp.adju_in1k" in lines[-2]
     assert not hub_server.log and not file_server.paths and sorted(home.rglob("*")) == before

@@ -171,7 +171,7 @@ def swap_pooling(
     Args:
         model: Any timm CNN whose `forward_features` gives `(B, C, H, W)`.
         reduce_dim: See `GlobalCovPool2d`, as are `normalization`, `n_iter`, `act_layer`, `exponent`, `eps`.
-        normalization: Normalisation of the covariance: a name, or one's own.
+        normalization: Normalisation of the covariance: a name, or your own.
         n_iter: Newton–Schulz steps.
         act_layer: Activation of the reduction.
         exponent: Exponent of `'power'`.

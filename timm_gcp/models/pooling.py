@@ -48,7 +48,7 @@ class GlobalCovPool2d(nn.Module):
     Args:
         in_chans: Channels C of the feature map.
         reduce_dim: D, or the widths of several steps (D is the last), or None for no reduction (D = C).
-        normalization: See `timm_gcp.functional.global_cov_pool`. One's own is tried out here; a module is moved to
+        normalization: See `timm_gcp.functional.global_cov_pool`. Your own is tried out here; a module is moved to
             `device` and `dtype`, and trained and saved with the layer.
         n_iter: Newton–Schulz steps; the paper's networks are trained with 5.
         act_layer: Activation after each step; takes `inplace`. ReLU in the paper's ResNets, ReLU6 in its
@@ -66,7 +66,7 @@ class GlobalCovPool2d(nn.Module):
         dim: D.
 
     Raises:
-        ValueError: An unknown choice, a number out of range, or a normalisation of one's own that does not work.
+        ValueError: An unknown choice, a number out of range, or a normalisation of your own that does not work.
         TypeError: One that returns no floating-point tensor.
     """
 

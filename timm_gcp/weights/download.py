@@ -46,7 +46,7 @@ def allowed(name: str) -> bool:
     """Whether the file of `arch.tag` may be looked for: the network is not forbidden, or a folder holds the file.
 
     Raises:
-        ValueError: If `TIMM_GCP_MIRROR` names neither a server nor a folder.
+        ValueError: `TIMM_GCP_MIRROR` names neither a server nor a folder.
     """
     if not offline():
         return True
@@ -63,7 +63,7 @@ def find_entry(name: str) -> table.Weights:
     """Entry of the table.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: There is none.
     """
     entry = table.WEIGHTS.get(name)
     if entry is None:
@@ -85,10 +85,10 @@ def download(name: str, url: str | None = None, quiet: bool = False) -> Path:
         The downloaded file, under the authors' own file name.
 
     Raises:
-        ValueError: If `name` is not in the table, or what arrived is no checkpoint or not the file that it should be.
-        ImportError: If gdown is needed and not installed.
-        DownloadError: If the network is forbidden or fails.
-        RuntimeError: If the disk is too small or can't be written.
+        ValueError: `name` is not in the table, or what arrived is not a checkpoint or not the file that it should be.
+        ImportError: Gdown is needed and not installed.
+        DownloadError: The network is forbidden or fails.
+        RuntimeError: The disk is too small or can't be written.
     """
     entry = find_entry(name)
     target = store.home() / "downloads" / file_name(entry)
@@ -150,7 +150,7 @@ def _check(path: Path, entry: table.Weights) -> None:
     """Check that a file can be read, and that it is the one that was pinned.
 
     Raises:
-        ValueError: If not.
+        ValueError: It is not.
     """
     read_checkpoint(path)
     expected = entry.sha256 or pinned(entry)

@@ -19,9 +19,9 @@ def from_drive(url: str, target: Path, reserve: int = 0, quiet: bool = False) ->
         quiet: Without progress bar.
 
     Raises:
-        ImportError: If gdown is not installed.
-        RoomError: If the disk is too small.
-        TransferError: If the download fails.
+        ImportError: Gdown is not installed.
+        RoomError: The disk is too small.
+        TransferError: The download fails.
     """
     try:
         import gdown
@@ -43,7 +43,7 @@ def from_drive(url: str, target: Path, reserve: int = 0, quiet: bool = False) ->
             raise
         except Exception as error:  # gdown, requests and the system each have their own
             reason = str(error).strip().split("\n")[0] or type(error).__name__
-            if "range" in reason.lower() or "416" in reason:  # what was kept is no part of what is there
+            if "range" in reason.lower() or "416" in reason:  # what was kept is not part of what is there
                 throw_away(target)
             raise TransferError(reason.rstrip(".")) from error
 

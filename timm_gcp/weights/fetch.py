@@ -35,9 +35,9 @@ def fetch(
         What was imported; None if the weights are there already, perhaps from another process.
 
     Raises:
-        ValueError: If `name` is not in the table, or the file is not usable or another than before.
-        ImportError: If gdown is needed and not installed.
-        RuntimeError: If the download fails, or the disk is full or can't be written.
+        ValueError: `name` is not in the table, or the file is not usable or another than before.
+        ImportError: Gdown is needed and not installed.
+        RuntimeError: The download fails, or the disk is full or can't be written.
     """
     entry = download.find_entry(name)
     with _alone(name):
@@ -62,7 +62,7 @@ def fetch_aloud(name: str) -> None:
     """Fetch the weights for `pretrained=True`, and say in one line what they are and where they lie.
 
     Raises:
-        As `fetch`.
+        RuntimeError, ValueError, ImportError: As `fetch`.
     """
     result = fetch(name)
     if result is not None:

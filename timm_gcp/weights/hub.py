@@ -16,7 +16,8 @@ from timm_gcp.weights import catalog as table
 from timm_gcp.weights.checkpoint import safetensors_metadata
 from timm_gcp.weights.hub_errors import explain
 from timm_gcp.weights.rebuild import rebuild
-from timm_gcp.weights.record import KEY, Record, record_from_folder
+from timm_gcp.weights.record import KEY, Record
+from timm_gcp.weights.record_sources import record_from_folder
 from timm_gcp.weights.source import read_source
 
 CONFIG, README = "config.json", "README.md"
@@ -66,8 +67,8 @@ def prepare(
         measured: Top-1 and top-5 accuracy in % that were measured with weights of the table, for their card.
 
     Raises:
-        FileNotFoundError: If there is no such weight folder on this machine.
-        ValueError: If the weights are a third party's, without a licence, their preprocessing is not known, or the
+        FileNotFoundError: There is no such weight folder on this machine.
+        ValueError: The weights are a third party's, without a licence, their preprocessing is not known, or the
             folder is broken.
     """
     store.check_name(name)
@@ -128,7 +129,7 @@ def push(upload: Upload, token: str | None = None) -> str:
     """Create the repository and commit the files; the address of the commit.
 
     Raises:
-        RuntimeError: If the Hub refuses or cannot be reached.
+        RuntimeError: The Hub refuses or cannot be reached.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
@@ -152,7 +153,7 @@ def published_digest(repo: str) -> str | None:
     """SHA-256 of the `model.safetensors` that a repository on the Hub has; None where there is none.
 
     Raises:
-        RuntimeError: If the Hub refuses or cannot be reached.
+        RuntimeError: The Hub refuses or cannot be reached.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError

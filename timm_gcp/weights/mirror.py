@@ -21,7 +21,7 @@ def folder() -> Path | None:
     """The mirror as a folder; None where it is a server, or there is none.
 
     Raises:
-        ValueError: If it is neither a server nor a folder.
+        ValueError: It is neither a server nor a folder.
     """
     given = place()
     if not given or _is_server(given):
@@ -48,10 +48,10 @@ def get(file: str, target: Path, reserve: int = 0, quiet: bool = False) -> None:
         quiet: Without progress bar.
 
     Raises:
-        ValueError: If the variable names neither a server nor a folder.
-        MissingError: If the mirror does not have the file.
-        RoomError: If the disk is too small.
-        TransferError: If the mirror fails.
+        ValueError: The variable names neither a server nor a folder.
+        MissingError: The mirror does not have the file.
+        RoomError: The disk is too small.
+        TransferError: The mirror fails.
     """
     there = folder()
     if there is not None:

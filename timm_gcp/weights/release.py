@@ -39,7 +39,7 @@ def plan(names: Iterable[str], org: str) -> Iterator[Outcome]:
     """What a release of these entries would do; asks no server and writes nothing.
 
     Raises:
-        ValueError: If `TIMM_GCP_MIRROR` names neither a server nor a folder.
+        ValueError: `TIMM_GCP_MIRROR` names neither a server nor a folder.
     """
     mirror.folder()
     for name in names:

@@ -38,9 +38,9 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
         The keyword arguments to use instead.
 
     Raises:
-        FileNotFoundError: If there are no such weights; the text says where it looked and what gets them.
-        ValueError: If a file is no weight file, or a download another one than before.
-        RuntimeError: If neither the Hub nor the authors' file arrives.
+        FileNotFoundError: There are no such weights; the text says where it looked and what gets them.
+        ValueError: A file is no weight file, or a download another one than before.
+        RuntimeError: Neither the Hub nor the authors' file arrives.
     """
     kwargs = dict(kwargs)
     cfg = kwargs.get("pretrained_cfg")
@@ -102,8 +102,8 @@ def _from_afar(name: str, on_the_hub: bool) -> tuple[bool, Path | None]:
     """Whether the Hub has the weights; if not, the folder that the store has of them once the authors' file is fetched.
 
     Raises:
-        RuntimeError: If the file does not arrive.
-        ValueError: If it is not usable.
+        RuntimeError: The file does not arrive.
+        ValueError: It is not usable.
     """
     from timm_gcp.weights.download import DownloadError
     from timm_gcp.weights.fetch import fetch_aloud

@@ -42,7 +42,7 @@ def check_room(folder: Path, needed: int, what: str) -> None:
     """Check that the disk of `folder` has `needed` bytes left.
 
     Raises:
-        RoomError: If it has not.
+        RoomError: It has not.
     """
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -73,9 +73,9 @@ def from_folder(source: Path, target: Path, reserve: int = 0) -> None:
         reserve: Bytes to be left on the disk afterwards.
 
     Raises:
-        MissingError: If there is no such file.
-        RoomError: If the disk is too small.
-        TransferError: If it can't be read.
+        MissingError: There is no such file.
+        RoomError: The disk is too small.
+        TransferError: It can't be read.
     """
     if not source.is_file():
         raise MissingError("it does not have the file")
@@ -98,9 +98,9 @@ def from_http(url: str, target: Path, reserve: int = 0, quiet: bool = False) -> 
         quiet: Without progress bar.
 
     Raises:
-        MissingError: If the server does not have the file.
-        RoomError: If the disk is too small.
-        TransferError: If the server fails, answers with a web page or breaks off.
+        MissingError: The server does not have the file.
+        RoomError: The disk is too small.
+        TransferError: The server fails, answers with a web page or breaks off.
     """
     part = part_of(target)
     state = part.with_name(f"{part.name}.etag")  # tells the version of the file that the part is of
@@ -153,7 +153,7 @@ def _open(url: str, part: Path, state: Path) -> Any:
         if error.code in (404, 410):
             raise MissingError(f"it does not have the file ({error.code})") from error
         raise TransferError(f"it answers {error.code} {one_line(error.reason)}") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address at all
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: not an address
         raise TransferError(one_line(getattr(error, "reason", error))) from error
 
 
