@@ -17,6 +17,7 @@ COVERED_BY: dict[str, str] = {
     "commands/detect.py": "detection/test_run.py",
     "commands/landscape.py": "landscape/test_landscape.py",
     "commands/predict.py": "inference/test_predict.py",
+    "commands/release.py": "weights/test_release.py",
     "commands/reproduce.py": "reproduce/test_run.py",
     "commands/robustness.py": "robustness/test_run.py",
     "commands/train.py": "train/test_run.py",
