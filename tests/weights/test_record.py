@@ -41,6 +41,13 @@ def test_plain_values_there_and_back():
     assert record_sources.record_from_args(vars(args), "x").model_args == record.model_args
 
 
+def test_options_of_the_pooling_there_and_back():
+    args = {"normalization": "isice", "pool_kwargs": {"steps": 3, "sparsity": 0.1, "concat_average": True}}
+    record = records.checked_record({**FULL, "model_args": args}, "x", "here")
+    assert record.model_args == args
+    assert records.checked_record(json.loads(json.dumps(record.plain())), "x", "here") == record
+
+
 def test_arguments_of_a_run_without_a_record():
     args = {"model": ARCH, "num_classes": 4, "gp": "avg", "bn_eps": 0.5, "input_size": [1, 64, 48], "mean": [0.1],
             "model_kwargs": {"reduce_dim": 8}, "data_dir": "some/birds", "epochs": 3, "resume": "secret"}  # fmt: skip
@@ -65,6 +72,9 @@ def test_arguments_of_a_run_without_a_record():
         ({"model_args": {"act_layer": {"a": 1}}}, "act_layer must be a plain value"),
         ({"model_args": {"num_classes": 10**9}}, "num_classes must be a whole number from 0 to 1e"),
         ({"model_args": {"in_chans": "3"}}, "in_chans must be a whole number from 1 to 1000"),
+        ({"model_args": {"pool_kwargs": "steps"}}, "pool_kwargs must be a mapping of names to numbers, true or false"),
+        ({"model_args": {"pool_kwargs": {"steps": [1]}}}, "pool_kwargs must be a mapping of names to numbers"),
+        ({"model_args": {"pool_kwargs": {"a b": 1}}}, "pool_kwargs must be a mapping of names to numbers"),
         ({"label_names": [1, 2]}, "label_names must be a list of strings"),
         ({"label_names": ["a"]}, "label_names must be 2 names, one a class"),
         ({"class_map": {"a": "0"}}, "class_map must be a mapping of names to whole numbers"),

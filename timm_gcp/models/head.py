@@ -8,7 +8,7 @@ hidden convolution: layers for the pooled map that no longer exists) into identi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from timm.layers import SelectAdaptivePool2d
@@ -160,6 +160,7 @@ def swap_pooling(
     eps: float = 1e-3,
     iteration_dtype: str | None = None,
     init: str = "fan_out_normal",
+    pool_kwargs: Mapping[str, Any] | None = None,
     channels: int | None = None,
 ) -> Any:
     """Replace the pooling head of a timm CNN by global covariance pooling, in place.
@@ -179,6 +180,7 @@ def swap_pooling(
         iteration_dtype: See `timm_gcp.functional.global_cov_pool`.
         init: How reduction and classifier start: `'fan_out'`, `'fan_out_normal'` or `'torch'`, see
             `timm_gcp.models.initial_values`.
+        pool_kwargs: Options by name of the pooling alone, see `GlobalCovPool2d`.
         channels: Channels of the feature map that is pooled; None finds them by one forward pass, and checks by
             another that the model runs with its new head.
 
@@ -203,6 +205,7 @@ def swap_pooling(
         "eps": eps,
         "iteration_dtype": iteration_dtype,
         "init": init,
+        "pool_kwargs": None if pool_kwargs is None else dict(pool_kwargs),
     }
     pool = GlobalCovPool2d(channels, **options, **_device_dtype(model))  # type: ignore[arg-type]
     restore = remember(model)

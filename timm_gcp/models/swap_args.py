@@ -26,6 +26,7 @@ OPTIONS = {
     "eps": "eps",
     "iteration_dtype": "iteration_dtype",
     "init": "init",
+    "pool_kwargs": "pool_kwargs",
     "act_layer": "head_act_layer",
     "channels": "head_channels",
 }

@@ -21,7 +21,7 @@ from timm_gcp.ops.triangle import gather_triangle
 
 Normalization = str | ScalarFunction | Callable[[Tensor], Tensor]
 
-NORMALIZATIONS = ("newton_schulz", "eigh", "power", "log", "none", "signed_sqrt_l2")
+NORMALIZATIONS = ("newton_schulz", "eigh", "power", "log", "none", "signed_sqrt_l2", "dropcov", "isice")
 
 _registered: dict[str, ScalarFunction | Callable[[Tensor], Tensor]] = {}
 

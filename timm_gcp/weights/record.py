@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from timm_gcp.common.messages import listed, one_line, printable
-from timm_gcp.weights.allowed import LARGEST_IMAGE, is_number, not_listed, wrong_argument
+from timm_gcp.weights.allowed import LARGEST_IMAGE, MAPPINGS, is_number, not_listed, wrong_argument
 from timm_gcp.weights.data_config import as_items, checked_data_config
 
 KEY = "timm_gcp"  # attribute of a checkpoint's args, section of config.json
@@ -106,7 +106,10 @@ def checked_record(
     for key, value in dict(values.get("model_args") or {}).items():
         if not isinstance(key, str) or not key.isidentifier() or key in _FORBIDDEN:
             raise refuse("each model argument", key, "a keyword of the network itself")
-        model_args[key] = _plain(value, lambda v, key=key: refuse(key, v, "a plain value"))  # type: ignore[misc]
+        if key in MAPPINGS and isinstance(value, Mapping):
+            model_args[key] = dict(value)
+        else:
+            model_args[key] = _plain(value, lambda v, key=key: refuse(key, v, "a plain value"))  # type: ignore[misc]
         wanted = wrong_argument(key, model_args[key])
         if wanted:
             raise refuse(key, value, wanted)
