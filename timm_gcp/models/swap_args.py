@@ -28,11 +28,13 @@ OPTIONS = {
     "init": "init",
     "act_layer": "head_act_layer",
     "channels": "head_channels",
+    "tokens": "head_tokens",
+    "class_token": "head_class_token",
 }
 NO_REDUCTION = "none"  # timm drops arguments that are None
 
 
-def note_swap(model: Any, pool_options: Mapping[str, Any], channels: int, classifier: str) -> None:
+def note_swap(model: Any, pool_options: Mapping[str, Any], channels: int, classifier: str | tuple[str, ...]) -> None:
     """Let timm save a swapped model as one of `gcp_swap`; a model that timm's factory did not make is left alone.
 
     An option that is no plain value (a function, a layer of one's own) is noted as it is: timm names it when it can't
@@ -42,7 +44,7 @@ def note_swap(model: Any, pool_options: Mapping[str, Any], channels: int, classi
         model: The model with its new head.
         pool_options: Options of its pooling.
         channels: Channels of the map that is pooled.
-        classifier: Where its classifier is.
+        classifier: Where its classifier is, or its classifiers.
     """
     cfg = getattr(model, "pretrained_cfg", None)
     if not isinstance(cfg, dict) or not cfg.get("architecture"):

@@ -65,7 +65,7 @@ def check_swapped(model: Any, pool: nn.Module, channels: int) -> None:
     Raises:
         ValueError: Its forward fails or returns another shape; says what would help.
     """
-    name = type(model).__mro__[2].__name__
+    name = model._swapped_from.__name__
     seen: list[int] = []
     handle = pool.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
     try:
