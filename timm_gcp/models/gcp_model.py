@@ -17,12 +17,28 @@ from timm_gcp.models.arrange import FirstToken, ToMap
 from timm_gcp.models.in_place import set_submodule
 from timm_gcp.models.initial_values import init_linear
 from timm_gcp.models.pooling import GlobalCovPool2d
+from timm_gcp.models.swap_args import PRETRAINED_BACKBONE
 
-POOL, CLASSIFIER = "gcp_pool", "gcp_fc"  # of a head of our own
+OWN = ("global_pool", "head")  # pooling and classifier of a head of our own
+BESIDE = ("gcp_pool", "gcp_fc")  # the same beside the timm model's head, which keeps its names
 
 
 class GcpModel:
     """A model whose pooling and classifier are replaced where they were."""
+
+    __jit_unused_properties__ = ("_model_args",)
+
+    @property
+    def _model_args(self: Any) -> dict[str, Any]:
+        """What timm notes on a model of the call that made it, to make it again."""
+        if "_model_args" not in self.__dict__:
+            raise AttributeError("_model_args")
+        return self.__dict__["_model_args"]  # type: ignore[no-any-return]
+
+    @_model_args.setter
+    def _model_args(self: Any, noted: dict[str, Any]) -> None:
+        # Once made, the model has weights of its own: made again, it must not fetch those of its backbone.
+        self.__dict__["_model_args"] = {key: value for key, value in noted.items() if key != PRETRAINED_BACKBONE}
 
     def reset_classifier(
         self: Any, num_classes: int, global_pool: str | None = None, reset_other: bool = False
@@ -69,7 +85,7 @@ class GcpModel:
 class OwnHead(GcpModel):
     """A model whose `forward_head` pools features of any layout; the timm model's head is not used.
 
-    `gcp_map` lays the features out as a map, `gcp_pool` pools them, `gcp_fc` classifies.
+    `gcp_map` lays the features out as a map, `global_pool` pools them, `head` classifies.
     """
 
     def forward_head(self: Any, x: Tensor, pre_logits: bool = False, patch_valid: Tensor | None = None) -> Tensor:
@@ -87,18 +103,18 @@ class OwnHead(GcpModel):
             raise ValueError("covariance pooling takes whole images; give no patch_valid")
         if self.gcp_unpooled:
             return x
-        pooled = self.gcp_drop(self.gcp_pool(self.gcp_map(x)))
-        return pooled if pre_logits else self.gcp_fc(pooled)
+        pooled = self.gcp_drop(self.global_pool(self.gcp_map(x)))
+        return pooled if pre_logits else self.head(pooled)
 
     def get_classifier(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """The classifier."""
-        return self.gcp_fc
+        """The classifier of the covariance vector."""
+        return self.get_submodule(self._gcp["classifier"])
 
     def reset_classifier(
         self: Any, num_classes: int, global_pool: str | None = None, reset_other: bool = False
     ) -> None:
         """See `GcpModel.reset_classifier`."""
-        pool = getattr(self, POOL).pool_type if global_pool is None else global_pool
+        pool = self.get_submodule(self._gcp["pool"]).pool_type if global_pool is None else global_pool
         if not pool and num_classes > 0:
             raise ValueError(
                 f"global_pool='' leaves the features unpooled, which {num_classes} classes can't be told from: give "
@@ -108,9 +124,12 @@ class OwnHead(GcpModel):
 
     def _set_head(self: Any, num_classes: int, global_pool: str | None = None) -> None:
         super()._set_head(num_classes, global_pool)
-        spec, kind = self._gcp, getattr(self, POOL).pool_type
+        spec = self._gcp
+        kind = self.get_submodule(spec["pool"]).pool_type
         self.gcp_unpooled = not kind
         self.gcp_map = nn.Identity() if kind == "token" else ToMap(spec["layout"], spec["skip"])
+        if spec["pool"] != OWN[0] and hasattr(self, "head"):  # where timm looks for the kind of pooling to save
+            self.head.global_pool = kind
 
 
 class CatHead(OwnHead):
@@ -152,10 +171,11 @@ class AddHead(OwnHead):
         super(GcpModel, self).reset_classifier(num_classes)  # type: ignore[misc]
         for classifier in self.get_classifier():
             classifier.to(**device_dtype(self)).train(self.training)
+        self.head.global_pool = self.gcp_pool.pool_type
 
     def _set_head(self: Any, num_classes: int, global_pool: str | None = None) -> None:
         super()._set_head(num_classes, global_pool)
-        if getattr(self, POOL).pool_type:
+        if not self.gcp_unpooled:
             self.head_hidden_size += self._gcp["token_width"]
 
 

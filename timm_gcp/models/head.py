@@ -13,7 +13,7 @@ from torch import nn
 
 from timm_gcp.functional import Normalization
 from timm_gcp.models.arrange import Arrangement, arrangement_of
-from timm_gcp.models.gcp_model import POOL, AddHead, GcpModel, device_dtype, swapped_class
+from timm_gcp.models.gcp_model import AddHead, GcpModel, device_dtype, swapped_class
 from timm_gcp.models.in_place import classifier_path, clear_between, pool_path, set_submodule
 from timm_gcp.models.own_head import check_tokens, own_head
 from timm_gcp.models.pooling import GlobalCovPool2d
@@ -103,7 +103,7 @@ def swap_pooling(
         swapped._set_head(getattr(model, "num_classes", 0))
         if not told:
             check_swapped(swapped, pool, channels)
-        layout = {"tokens": tokens, "class_token": class_token} if spec["pool"] == POOL else {}
+        layout = {"tokens": tokens, "class_token": class_token} if head is not GcpModel else {}
         note_swap(swapped, {**options, **layout}, channels, _classifiers(swapped, spec["classifier"]))
     except BaseException:
         restore()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from timm_gcp.common.messages import check_choice
 from timm_gcp.models.arrange import TOKENS, Arrangement
-from timm_gcp.models.gcp_model import CLASSIFIER, POOL, AddHead, CatHead, OwnHead
+from timm_gcp.models.gcp_model import BESIDE, OWN, AddHead, CatHead, OwnHead
 from timm_gcp.models.in_place import set_submodule
 from timm_gcp.models.swap_check import run_on_zeros
 
@@ -81,10 +81,12 @@ def own_head(model: Any, found: Arrangement, tokens: str, class_token: str) -> t
     rate = getattr(model, "drop_rate", 0.0)
     model.gcp_drop = nn.Dropout(float(rate or 0.0)).train(model.training)
     model.gcp_unpooled = False
-    set_submodule(model, CLASSIFIER, nn.Identity())
+    pool, classifier = OWN if class_token == "drop" else BESIDE
+    for path in (pool, classifier):  # what was called so, a module or the name of a pooling, is no longer used
+        set_submodule(model, path, nn.Identity())
     spec = {
-        "pool": POOL,
-        "classifier": CLASSIFIER,
+        "pool": pool,
+        "classifier": classifier,
         "layout": found.layout,
         "skip": found.prefix if tokens == "patch" else 0,
         "beside": width if class_token == "concat" else 0,

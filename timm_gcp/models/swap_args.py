@@ -17,6 +17,7 @@ from timm_gcp.ops.normalization import registered_name
 ENTRY_POINT = "gcp_swap"
 BACKBONE = "backbone"
 LAST_STAGE = "last_stage"
+PRETRAINED_BACKBONE = "pretrained_backbone"
 # Option of swap_pooling: keyword of gcp_swap, another one where backbones have a keyword of that name.
 OPTIONS = {
     "reduce_dim": "reduce_dim",

@@ -21,6 +21,7 @@ from timm_gcp.weights.hub_errors import explain
 from timm_gcp.weights.layouts import unwrap
 from timm_gcp.weights.record import Record, record_from_folder
 from timm_gcp.weights.sanity import check_values
+from timm_gcp.weights.swap_names import as_swap
 
 _IN_A_FOLDER = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")  # in timm's order
 _SMALL = 1_000_000  # numbers that a model may have whatever its file holds
@@ -39,8 +40,9 @@ def create(name: str, pretrained: bool, arguments: Mapping[str, Any]) -> Any:
     from timm.models import create_model
 
     check_named(name, pretrained)
+    built, arguments = as_swap(name, arguments)
     try:
-        model = create_model(name, pretrained=pretrained, **arguments)
+        model = create_model(built, pretrained=pretrained, **arguments)
     except ImportError:
         raise
     except Exception as error:
@@ -129,6 +131,7 @@ def blueprint(name: str, arguments: Mapping[str, Any]) -> Any:
     """
     from timm.models import create_model
 
+    name, arguments = as_swap(name, arguments)
     kept = {key: value for key, value in arguments.items() if not key.startswith(("pretrained", "checkpoint"))}
     try:
         with torch.device("meta"), warnings.catch_warnings():
