@@ -30,7 +30,7 @@ from timm_gcp.schedules.scheduler import create
 from timm_gcp.schedules.spec import is_ours
 from timm_gcp.weights.classes import classes_of
 from timm_gcp.weights.record import KEY, record_of, with_record
-from timm_gcp.weights.swap_names import as_swap
+from timm_gcp.weights.swap_names import as_swap, plain_name
 
 _NAME = "create_scheduler_v2"
 _classes: dict[str, int] = {}  # of the training data set that was made last
@@ -48,6 +48,7 @@ def install() -> None:
         _warn_of_unread_keys(names)
     _replace(dataset_factory, "create_dataset", _noting_classes)
     _replace(_factory, "create_model", _taking_swaps)
+    _replace(_factory, "safe_model_name", _naming_swaps)
     if not hasattr(CheckpointSaver.__init__, _MARK):
         CheckpointSaver.__init__ = _completing(CheckpointSaver.__init__)  # type: ignore[method-assign]
     if not hasattr(timm.utils.init_distributed_device, _MARK):
@@ -122,6 +123,17 @@ def _taking_swaps(original: Callable[..., Any]) -> Callable[..., Any]:
 
     setattr(create_model, _MARK, original)
     return create_model
+
+
+def _naming_swaps(original: Callable[..., str]) -> Callable[..., str]:
+    """timm's name of a run's folder, for `gcp:NAME` too."""
+
+    @functools.wraps(original)
+    def safe_model_name(model_name: str, *args: Any, **kwargs: Any) -> str:
+        return original(plain_name(model_name), *args, **kwargs)
+
+    setattr(safe_model_name, _MARK, original)
+    return safe_model_name
 
 
 def _noting_classes(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -62,18 +62,11 @@ def own_head(model: Any, found: Arrangement, tokens: str, class_token: str) -> t
     Raises:
         ValueError: The model has no classifier, or its head can't be run for its class token.
     """
-    def before(x: Tensor) -> Any:
-        return model.forward_head(model.forward_features(x), pre_logits=True)
-
-    def after(x: Tensor) -> Any:
-        return model.forward_head(model.forward_features(x))
-
     name = type(model).__name__
     if not hasattr(model, "forward_head"):
         raise ValueError(f"{name} has no forward_head to replace; swap_pooling takes timm classifiers")
     try:
-        features, _ = _watch(model, model.forward_features)
-        (pre_logits, width), (logits, _) = _watch(model, before), _watch(model, after)
+        features, pre_logits, logits, width = _watch(model)
     except RuntimeError as error:
         raise ValueError(f"{name} has no head to replace: its forward_head {error}") from error
     kept = features | {"add": logits | pre_logits, "concat": pre_logits}.get(class_token, set())
@@ -95,19 +88,30 @@ def own_head(model: Any, found: Arrangement, tokens: str, class_token: str) -> t
     return _HEADS[class_token], spec
 
 
-def _watch(model: nn.Module, forward: Any) -> tuple[set[str], int]:
-    """Names of the modules that run in `forward` of one zero image, and the width of what comes out."""
-    called: set[str] = set()
+def _watch(model: Any) -> tuple[set[str], set[str], set[str], int]:
+    """Names of the modules that run for features, pre-logits and logits of a zero image; width of the pre-logits."""
+    called: list[set[str]] = []
     hooks = [
-        module.register_forward_pre_hook(lambda _, inputs, name=name: called.add(name))  # type: ignore[misc]
+        module.register_forward_pre_hook(lambda _, inputs, name=name: called[-1].add(name))  # type: ignore[misc]
         for name, module in model.named_modules()
     ]
+
+    def forward(x: Tensor) -> Any:
+        called[:] = [set()]
+        features = model.forward_features(x)
+        called.append(set())
+        before = model.forward_head(features, pre_logits=True)
+        called.append(set())
+        model.forward_head(features)
+        return before
+
     try:
         output = run_on_zeros(model, forward)
     finally:
         for hook in hooks:
             hook.remove()
-    return called, output.shape[-1] if isinstance(output, Tensor) else 0
+    features, pre_logits, logits = called
+    return features, pre_logits, logits, output.shape[-1] if isinstance(output, Tensor) else 0
 
 
 def _clear(model: nn.Module, unused: set[str], used: set[str]) -> None:

@@ -40,6 +40,7 @@ READY = {
 }
 
 default_cfgs: dict[str, DefaultCfg] = {}
+_bases: dict[str, tuple[str, dict[str, Any]]] = {}
 
 
 def register(base: str, name: str | None = None, **options: Any) -> str:
@@ -75,6 +76,11 @@ def register(base: str, name: str | None = None, **options: Any) -> str:
     return name
 
 
+def base_of(name: str) -> tuple[str, dict[str, Any]] | None:
+    """The timm model behind a registered name, and the options that it was registered with; None for another name."""
+    return _bases.get(name)
+
+
 def _classifier(base: str, options: dict[str, Any]) -> Any:
     """Where the classifiers of a swap are, seen on one without values; None where it can't be built so."""
     try:
@@ -98,6 +104,7 @@ def _register(base: str, name: str, options: dict[str, Any], classifier: Any, st
     cfg = {**cfg_of(base, name), **({"classifier": classifier} if classifier else {})}
     cfgs = {"": PretrainedCfg(**cfg), **cfgs_of(name, stored, passed_over=stored)}
     default_cfgs[name] = DefaultCfg(deque(cfgs), cfgs, any(one.has_weights for one in cfgs.values()))
+    _bases[name] = (base, options)
     globals()[name] = entrypoint  # where pickle and timm's tools look for it
     register_entrypoint(entrypoint)
 

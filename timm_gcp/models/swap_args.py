@@ -32,6 +32,7 @@ OPTIONS = {
     "tokens": "head_tokens",
     "class_token": "head_class_token",
 }
+HEAD_KEYWORDS = frozenset(OPTIONS.values())
 NO_REDUCTION = "none"  # timm drops arguments that are None
 
 
@@ -73,12 +74,15 @@ def take_options(arguments: dict[str, Any]) -> dict[str, Any]:
     """Take the options of `swap_pooling` out of the arguments of a model.
 
     Raises:
-        ValueError: An activation that timm does not know, or a text as `reduce_dim`.
+        ValueError: An activation that timm does not know, a text as `reduce_dim`, or an option under its other name.
     """
     options = {name: arguments.pop(key) for name, key in OPTIONS.items() if key in arguments}
     if isinstance(options.get("reduce_dim"), str):
         check_choice("reduce_dim", options["reduce_dim"], (NO_REDUCTION,))
         options["reduce_dim"] = None
+    for own in ("tokens", "class_token"):  # a backbone's class_token is true or false
+        if isinstance(arguments.get(own), str):
+            raise ValueError(f"{own} is {arguments[own]!r}: as an option of {ENTRY_POINT} it is called {OPTIONS[own]}")
     name = options.get("act_layer")
     if isinstance(name, str):
         options["act_layer"] = _act_layer(name)

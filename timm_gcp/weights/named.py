@@ -181,6 +181,15 @@ def weights_in(folder: Path) -> Path:
     raise FileNotFoundError(f"{str(folder)!r} holds no weights: none of {', '.join(_IN_A_FOLDER)}.")
 
 
+def hub_weights(name: str) -> Path:
+    """The weight file of `hf-hub:ID`, in the local cache.
+
+    Raises:
+        RuntimeError: The Hub does not deliver, or the repository holds no weights.
+    """
+    return _from_hub(name.partition(":")[2], _IN_A_FOLDER[:2], "it holds no weights")
+
+
 def _from_hub(place: str, names: tuple[str, ...], otherwise: str) -> Path:
     """The first of these files that a repository has, in the local cache."""
     from huggingface_hub import hf_hub_download

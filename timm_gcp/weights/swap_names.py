@@ -26,6 +26,11 @@ def as_swap(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any
     return SWAP, {**arguments, BACKBONE: backbone}
 
 
+def plain_name(name: str) -> str:
+    """A model's name without a colon, for timm's functions that make the names of folders: `gcp_NAME` of `gcp:NAME`."""
+    return f"gcp_{name.removeprefix(PREFIX)}" if name.startswith(PREFIX) else name
+
+
 def pooled_name(name: str) -> str:
-    """The timm model behind the name of one with covariance pooling: `NAME` of `gcp:NAME`, `NAME_gcp`, `NAME_gcp_d128`."""
+    """The timm model behind one with covariance pooling: `NAME` of `gcp:NAME`, `NAME_gcp`, `NAME_gcp_d128`."""
     return name.removeprefix(PREFIX) if name.startswith(PREFIX) else name.split("_gcp")[0]
