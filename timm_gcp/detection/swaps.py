@@ -13,12 +13,12 @@ from timm.models import get_pretrained_cfg, is_model, parse_model_name
 from torch import nn
 
 from timm_gcp.models.registered import base_of
-from timm_gcp.models.swap_args import HEAD_KEYWORDS
+from timm_gcp.models.swap_args import BACKBONE_POOL, HEAD_KEYWORDS
 from timm_gcp.weights import store
 from timm_gcp.weights.named import check_named, hub_weights, weights_in
 from timm_gcp.weights.swap_names import BACKBONE, PREFIX
 
-_OF_THE_CLASSIFIER = {*HEAD_KEYWORDS, BACKBONE, "num_classes", "in_chans", "img_size", "global_pool", "drop_rate"}
+_OF_THE_CLASSIFIER = {*HEAD_KEYWORDS, BACKBONE, "num_classes", "in_chans", "img_size", "global_pool", BACKBONE_POOL}
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _checked(name: str, backbone: str, arguments: dict[str, Any], folder: Path |
     own = sorted(set(arguments) - _OF_THE_CLASSIFIER)
     if own:
         raise ValueError(
-            f"{name} has a backbone built with {own[0]}={arguments[own[0]]}; a detector takes {backbone} as timm builds it"
+            f"{name} has a backbone built with {own[0]}={arguments[own[0]]}; a detector takes {backbone} as it is in timm"
         )
     cfg = get_pretrained_cfg(backbone)
     if cfg is not None and cfg.fixed_input_size:

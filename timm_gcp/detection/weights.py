@@ -21,8 +21,7 @@ HEADS = {"fc", "classifier", "global_pool"}  # what a checkpoint may hold beyond
 
 
 def architecture_of(name: str) -> str:
-    """Architecture behind a model name as timm takes it: `arch`, `arch.tag`, `local-dir:PATH` or `hf-hub:ID`; `gcp:NAME`
-    for a swapped model.
+    """Architecture behind a model name: `arch`, `arch.tag`, `local-dir:PATH`, `hf-hub:ID`; `gcp:NAME` for a swap.
 
     Raises:
         ValueError: For an architecture that timm does not know.

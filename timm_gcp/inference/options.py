@@ -18,7 +18,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model",
         metavar="NAME",
-        help="timm model, with tag if wanted, gcp:NAME for one with its pooling swapped, local-dir:PATH, hf-hub:ORG/NAME",
+        help="timm model, with tag if wanted, gcp:NAME to swap its pooling, local-dir:PATH, or hf-hub:ORG/NAME",
     )
     group.add_argument(
         "--checkpoint", metavar="PATH", help="weights: a run's folder (best, else last), a checkpoint, or safetensors"

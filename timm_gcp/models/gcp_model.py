@@ -127,7 +127,8 @@ class OwnHead(GcpModel):
         spec = self._gcp
         kind = self.get_submodule(spec["pool"]).pool_type
         self.gcp_unpooled = not kind
-        self.gcp_map = nn.Identity() if kind == "token" else ToMap(spec["layout"], spec["skip"])
+        arranged = nn.Identity() if kind == "token" else ToMap(spec["layout"], spec["skip"])
+        self.gcp_map = arranged.train(self.training)
         if spec["pool"] != OWN[0] and hasattr(self, "head"):  # where timm looks for the kind of pooling to save
             self.head.global_pool = kind
 

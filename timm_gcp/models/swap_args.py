@@ -17,6 +17,7 @@ from timm_gcp.ops.normalization import registered_name
 ENTRY_POINT = "gcp_swap"
 BACKBONE = "backbone"
 LAST_STAGE = "last_stage"
+BACKBONE_POOL = "backbone_pool"  # `global_pool` of the backbone, which decides where its last norm is
 PRETRAINED_BACKBONE = "pretrained_backbone"
 # Option of swap_pooling: keyword of gcp_swap, another one where backbones have a keyword of that name.
 OPTIONS = {
@@ -57,9 +58,12 @@ def note_swap(model: Any, pool_options: Mapping[str, Any], channels: int, classi
         options["reduce_dim"] = NO_REDUCTION
     noted = {OPTIONS[name]: value for name, value in options.items() if value is not None}
     noted[BACKBONE] = cfg["architecture"]
+    asked = dict(getattr(model, "_model_args", {}))
+    if "global_pool" in asked:
+        noted[BACKBONE_POOL] = asked.pop("global_pool")
     if hasattr(model, "_gcp_last_stage"):
         noted[LAST_STAGE] = model._gcp_last_stage
-    model._model_args = {**getattr(model, "_model_args", {}), **noted}
+    model._model_args = {**asked, **noted}
     model.pretrained_cfg = model.default_cfg = {**cfg, "architecture": ENTRY_POINT, "classifier": classifier}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from timm.models import get_model_traits
 from torch import Tensor, nn
 
 PROBE_SIZE = 64
@@ -20,7 +21,11 @@ def run_on_zeros(model: nn.Module, forward: Callable[[Tensor], Any]) -> Any:
     cfg = getattr(model, "pretrained_cfg", None) or {}
     channels, *full = cfg.get("input_size", (3, PROBE_SIZE, PROBE_SIZE))
     channels = getattr(model, "in_chans", channels)
-    sizes = [full] if cfg.get("fixed_input_size") else [[PROBE_SIZE, PROBE_SIZE], full]
+    built = get_model_traits(model).get(
+        "img_size"
+    )  # as asked of timm.create_model, which the configuration does not say
+    full = list(built or full)
+    sizes = [full] if built or cfg.get("fixed_input_size") else [[PROBE_SIZE, PROBE_SIZE], full]
     parameter = next(model.parameters())
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -20,7 +20,14 @@ from timm_gcp.common.messages import did_you_mean
 from timm_gcp.models.gcp import register
 from timm_gcp.models.head import swap_pooling
 from timm_gcp.models.last_stage import set_last_stage
-from timm_gcp.models.swap_args import BACKBONE, ENTRY_POINT, LAST_STAGE, PRETRAINED_BACKBONE, take_options
+from timm_gcp.models.swap_args import (
+    BACKBONE,
+    BACKBONE_POOL,
+    ENTRY_POINT,
+    LAST_STAGE,
+    PRETRAINED_BACKBONE,
+    take_options,
+)
 from timm_gcp.weights.backbone_weights import backbone_weights
 from timm_gcp.weights.resolve import weight_source
 
@@ -38,7 +45,7 @@ def gcp_swap(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     Args:
         pretrained: Load the weights of the saved model, head included.
         **kwargs: `backbone`, a timm name, with the tag of its weights if wanted; `pretrained_backbone=True` to start
-            it from its timm weights; the options of `swap_pooling`, `act_layer`, `channels`, `tokens` and
+            it from its timm weights; `backbone_pool`, its `global_pool` before the swap; the options of `swap_pooling`, `act_layer`, `channels`, `tokens` and
             `class_token` under names that begin with `head_`; `last_stage` as in `set_last_stage`; and what the
             backbone takes.
 
@@ -82,6 +89,8 @@ def _build(global_pool: str = "gcp", **arguments: Any) -> nn.Module:
     arguments.pop(BACKBONE, None)
     start = bool(arguments.pop(PRETRAINED_BACKBONE, False))
     options = take_options(arguments)
+    if BACKBONE_POOL in arguments:
+        arguments["global_pool"] = arguments.pop(BACKBONE_POOL)
     with backbone_weights(name, start):
         model: Any = timm.create_model(name, pretrained=start, **arguments)
     if last_stage is not None:

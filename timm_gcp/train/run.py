@@ -44,8 +44,8 @@ from timm_gcp.train.loop import Precision, make_precision, mean_rate, train_one_
 from timm_gcp.train.progress import Start
 from timm_gcp.train.saver import WholeSaver
 from timm_gcp.train.summary import Summary
-from timm_gcp.weights.swap_names import plain_name
 from timm_gcp.weights.fit import load_whole
+from timm_gcp.weights.swap_names import plain_name
 
 _logger = logging.getLogger(__name__)
 
