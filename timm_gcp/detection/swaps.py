@@ -89,7 +89,8 @@ def _checked(name: str, backbone: str, arguments: dict[str, Any], folder: Path |
     own = sorted(set(arguments) - _OF_THE_CLASSIFIER)
     if own:
         raise ValueError(
-            f"{name} has a backbone built with {own[0]}={arguments[own[0]]}; a detector takes {backbone} as it is in timm"
+            f"{name} has a backbone built with {own[0]}={arguments[own[0]]}; a detector takes {backbone}"
+            " as it is in timm"
         )
     cfg = get_pretrained_cfg(backbone)
     if cfg is not None and cfg.fixed_input_size:

@@ -21,9 +21,7 @@ def run_on_zeros(model: nn.Module, forward: Callable[[Tensor], Any]) -> Any:
     cfg = getattr(model, "pretrained_cfg", None) or {}
     channels, *full = cfg.get("input_size", (3, PROBE_SIZE, PROBE_SIZE))
     channels = getattr(model, "in_chans", channels)
-    built = get_model_traits(model).get(
-        "img_size"
-    )  # as asked of timm.create_model, which the configuration does not say
+    built = get_model_traits(model).get("img_size")  # asked of timm.create_model: the configuration does not say it
     full = list(built or full)
     sizes = [full] if built or cfg.get("fixed_input_size") else [[PROBE_SIZE, PROBE_SIZE], full]
     parameter = next(model.parameters())

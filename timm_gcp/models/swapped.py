@@ -45,9 +45,9 @@ def gcp_swap(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     Args:
         pretrained: Load the weights of the saved model, head included.
         **kwargs: `backbone`, a timm name, with the tag of its weights if wanted; `pretrained_backbone=True` to start
-            it from its timm weights; `backbone_pool`, its `global_pool` before the swap; the options of `swap_pooling`, `act_layer`, `channels`, `tokens` and
-            `class_token` under names that begin with `head_`; `last_stage` as in `set_last_stage`; and what the
-            backbone takes.
+            it from its timm weights; `backbone_pool`, its `global_pool` before the swap; the options of
+            `swap_pooling`, `act_layer`, `channels`, `tokens` and `class_token` under names that begin with `head_`;
+            `last_stage` as in `set_last_stage`; and what the backbone takes.
 
     Raises:
         ValueError: A backbone that timm does not know or that can't be swapped, or options out of range.
