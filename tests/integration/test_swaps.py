@@ -15,9 +15,10 @@ from PIL import Image
 import timm_gcp  # noqa: F401  registers the models
 from timm_gcp.commands import robustness as robustness_options
 from timm_gcp.landscape.records import read_records
+from timm_gcp.weights.source import read_source
 
 MODEL = ["--model", "gcp:test_resnet", "--model-kwargs", "reduce_dim=4"]
-SMALL = ["--img-size", "32", "--device", "cpu", "--workers", "0"]
+SMALL = ["--img-size", "64", "--device", "cpu", "--workers", "0"]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def images(tmp_path_factory) -> Path:
         for name in ("one", "two"):
             (folder / split / name).mkdir(parents=True)
             for index in range(2):
-                pixels = noise.integers(0, 255, (32, 32, 3), dtype=np.uint8)
+                pixels = noise.integers(0, 255, (64, 64, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / split / name / f"{index}.png")
     return folder
 
@@ -36,15 +37,14 @@ def images(tmp_path_factory) -> Path:
 def run(images, tmp_path_factory) -> Path:
     """The folder of a training run."""
     output = tmp_path_factory.mktemp("output")
-    training = ["--epochs", "1", "--batch-size", "4", "--num-classes", "2", "--output", output, "--experiment", "run"]
+    training = ["--epochs", "2", "--lr", "0.1", "--batch-size", "4", "--num-classes", "2", "--output", output, "--experiment", "run"]
     assert status_of("train", *MODEL, *SMALL, "--data-dir", images, *training) == 0
     return output / "run"
 
 
 def test_a_checkpoint_says_which_model_it_is_of(run):
-    record = torch.load(run / "last.pth.tar", weights_only=True, map_location="cpu")["args"]
-    said = record["timm_gcp"] if isinstance(record, dict) else vars(record)["timm_gcp"]
-    assert said["architecture"] == "gcp_swap" and said["model_args"]["backbone"] == "test_resnet"
+    record = read_source(str(run)).record
+    assert record.architecture == "gcp_swap" and record.model_args["backbone"] == "test_resnet"
 
 
 def test_validate_and_predict(run, images, capsys):
@@ -60,7 +60,7 @@ def test_cost(run, capsys):
     assert status_of("cost", *MODEL, "--no-time", "--img-size", "32", "--json") == 0
     plain, ours = json.loads(capsys.readouterr().out)
     assert (plain["model"], ours["model"]) == ("test_resnet", "gcp:test_resnet")
-    assert ours["parameters"] != plain["parameters"] and ours["macs"] > plain["macs"]
+    assert ours["parameters"] != plain["parameters"] and ours["macs"] != plain["macs"]
     assert status_of("cost", "--checkpoint", run, "--no-time", "--img-size", "32") == 0
     assert status_of("cost", "--model", "gcp:nothing", "--no-time") == 1
     assert "'gcp:nothing' is" in capsys.readouterr().err
@@ -70,7 +70,7 @@ def test_import_store_and_load(run, tmp_path, monkeypatch):
     monkeypatch.setenv("TIMM_GCP_HOME", str(tmp_path))
     assert status_of("weights", "import", run, "--as", "gcp_swap.mine") == 0
     model = timm.create_model("gcp_swap.mine", pretrained=True).eval()
-    trained = torch.load(run / "model_best.pth.tar", weights_only=True, map_location="cpu")["state_dict"]
+    trained = read_source(str(run)).state_dict
     assert all(torch.equal(tensor, trained[name]) for name, tensor in model.state_dict().items())
 
 
@@ -84,7 +84,7 @@ def test_onnx(run, tmp_path):
 def test_landscape(run, images, tmp_path):
     words = ["--high", "0.2", "--lr", "0.1", "--points", "2", "--output", tmp_path / "a.csv"]
     common = ["--data-dir", images, "--img-size", "32", "--device", "cpu"]
-    assert status_of("landscape", "probe", "--checkpoint", run / "last.pth.tar", *words, *common) == 0
+    assert status_of("landscape", "probe", "--checkpoint", run / "model_best.pth.tar", *words, *common) == 0
     assert len(read_records(str(tmp_path / "a.csv"))) == 1
     raw = ["--batch-size", "4", "--num-classes", "2", "--low", "0.1", "--high", "0.2", "--points", "2"]
     assert status_of("landscape", "probe", *MODEL, *raw, *common, "--output", tmp_path / "b.csv") == 0

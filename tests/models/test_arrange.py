@@ -76,5 +76,8 @@ def test_maps():
 
 def test_prefix_of_timm_models():
     with torch.device("meta"):
-        found = [prefix_tokens(timm.create_model(name)) for name in ("deit_tiny_distilled_patch16_224", "volo_d1_224")]
-    assert found == [2, 1]
+        found = [
+            prefix_tokens(timm.create_model(name))
+            for name in ("deit_tiny_distilled_patch16_224", "volo_d1_224", "coat_lite_tiny")
+        ]
+    assert found == [2, 1, 1]

@@ -122,7 +122,7 @@ def _map_layout(model: nn.Module, shape: tuple[int, ...], channels: int | None) 
 def prefix_tokens(model: nn.Module) -> int:
     """Tokens in front of the patches of a sequence."""
     known: Any = getattr(model, "num_prefix_tokens", None)
-    if known is None:
-        token = getattr(model, "cls_token", None)
-        known = token.shape[1] if isinstance(token, Tensor) and token.ndim == 3 else 0
-    return int(known)
+    if known is not None:
+        return int(known)
+    tokens = [getattr(model, name, None) for name in ("cls_token", "cls_token1")]  # the latter: CoaT
+    return next((token.shape[1] for token in tokens if isinstance(token, Tensor) and token.ndim == 3), 0)

@@ -63,6 +63,7 @@ _SHALLOW: tuple[dict[str, Any], ...] = (
 )
 REFUSED = "–"
 SMALL = 4_000_000  # parameters of a model that is taken as it is
+AS_THEY_ARE = {"convit"}  # adds its class token after the tenth block
 TRIES = 2  # models of a family, smallest first, before it counts as refused
 WORKS, SHAPES = "works", "works (shapes)"
 
@@ -128,7 +129,7 @@ def try_model(family: str, name: str, device: str = "cpu") -> Row:
     """Swap the pooling of one model and put it through all that a timm model does."""
     side, features, step = 0, REFUSED, "swap"
     try:
-        arguments = shallow(name)
+        arguments = {} if family in AS_THEY_ARE else shallow(name)
         with torch.device(device):
             model: Any = timm.create_model(name, num_classes=CLASSES, **arguments)
         cfg = model.pretrained_cfg
@@ -179,6 +180,11 @@ def _forward(model: Any, images: torch.Tensor) -> None:
     features, logits = model.forward_features(images[:1]), model(images[:1])
     features = features[0] if isinstance(features, tuple) else features  # an auxiliary head's beside it
     model.seen = images[:1], logits
+    spec = model._gcp
+    if spec.get("layout") == "NLC":  # what is left of the tokens of a square image is a square
+        left = features.shape[1] - spec["skip"]
+        if round(left**0.5) ** 2 != left:
+            raise Failed(f"{left} of {features.shape[1]} tokens are pooled, which fill no square map")
     _shape(logits, 1, CLASSES)
     _same(model.forward_head(features), logits, "forward_head of forward_features and forward")
     _shape(model.forward_head(features, pre_logits=True), 1, model.head_hidden_size)
@@ -207,7 +213,10 @@ def _saved(model: Any, images: torch.Tensor) -> None:
             }:
                 raise Failed("the weights of the model made again have other names or shapes")
             return
-        save_for_hf(model, folder, safe_serialization=True)
+        try:
+            save_for_hf(model, folder, safe_serialization=True)
+        except RuntimeError:  # CoaT's tensors share memory, which safetensors does not write
+            save_for_hf(model, folder, safe_serialization=False)
         loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     seen, logits = model.seen
     _same(loaded(seen), logits, "answers of the saved and the loaded model")
