@@ -68,7 +68,7 @@ def build_page(models: Sequence[Loaded], images: Sequence[Path] = ()) -> Any:
         images: Files offered to click on.
 
     Raises:
-        ImportError: gradio is not installed.
+        ImportError: Gradio is not installed.
     """
     try:
         import gradio

@@ -168,6 +168,7 @@ def _not_found_text(name: str, hub_answer: str = "", download: str = "") -> str:
             f"No weights are called {name}. Looked in {store.stored_folder(name)} and in the package. "
             f"Known for {arch}: {', '.join(dict.fromkeys(known)) or 'none'}. "
             f"A checkpoint of your own: `timm-gcp weights import PATH --as {name}`."
+            + ("" if arch in table.OURS else " pretrained_backbone=True starts the backbone from its timm weights.")
         )
     hub_line = hub_answer or (
         f"{table.hub_id(name)} is not published; set {table.HUB_ORG_VARIABLE} to an organisation that has these weights"
