@@ -9,6 +9,7 @@ import textwrap
 import types
 
 import pytest
+import timm.models
 import timm.scheduler
 import timm.utils
 import torch
@@ -109,6 +110,19 @@ def test_train_py_takes_the_cpu_where_there_is_no_cuda(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "--device", "cuda"])
     with pytest.raises(AssertionError, match="CUDA is not available"):  # asked for: timm's own refusal
         timm.utils.init_distributed_device(argparse.Namespace(device="cuda"))
+
+
+def test_train_py_takes_swaps_by_name():
+    """`create_model` and the name of a run's folder, where train.py has bound them."""
+    model = timm.create_model("gcp:test_resnet", pretrained=False, num_classes=3, reduce_dim=4, bn_eps=None)
+    assert model.global_pool.dim == 4 and model.num_classes == 3
+    assert timm.models.safe_model_name("gcp:test_resnet") == "gcp_test_resnet"
+    assert timm.models.safe_model_name("resnet18.a1_in1k") == "resnet18_a1_in1k"
+    assert not hasattr(timm.create_model("test_resnet").global_pool, "dim")
+    with pytest.raises(FileNotFoundError, match="pretrained_backbone=True starts the backbone from its timm weights"):
+        timm.create_model("gcp:test_resnet", pretrained=True)
+    with pytest.raises(ValueError, match="'gcp:' names no model"):
+        timm.create_model("gcp:")
 
 
 SCRIPT = """

@@ -23,7 +23,7 @@ COMMANDS = {
     "validate": ("timm_gcp.commands.validate", "measure accuracy on a data set"),
     "predict": ("timm_gcp.commands.predict", "classify images"),
     "data": ("timm_gcp.commands.data", "lay out a data set for timm's readers"),
-    "weights": ("timm_gcp.commands.weights", "list, import, fetch, export and push pretrained weights"),
+    "weights": ("timm_gcp.commands.weights", "list, import, fetch, export, push and release pretrained weights"),
     "demo": ("timm_gcp.commands.demo", "classify photos in the browser and see where models look"),
     "export": ("timm_gcp.commands.export", "write a model or checkpoint as an ONNX file"),
     "cost": ("timm_gcp.commands.cost", "parameters, GMACs and time per image of GCP and GAP"),

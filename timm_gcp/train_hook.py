@@ -1,7 +1,8 @@
 """Importing this module teaches timm's train.py our schedules and models: `device_modules: [timm_gcp.train_hook]`.
 
 train.py imports the modules that `--device-modules` names before it builds anything, but has bound timm's scheduler
-factory by then. `install` therefore puts the extended factory wherever the original is bound. The checkpoints of such
+factory by then. `install` therefore puts the extended factory wherever the original is bound, and likewise timm's
+`create_model`, which then takes `model: gcp:NAME`: the timm model NAME with covariance pooling. The checkpoints of such
 a run are completed, too: each gets the record of its model, with the classes of the data set that it was trained on.
 train.py also takes `cuda` unless told otherwise: where there is none, and none was asked for, it gets the CPU.
 """
@@ -16,9 +17,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import timm.models
 import timm.utils
 import torch
 from timm.data import dataset_factory
+from timm.models import _factory
 from timm.scheduler import scheduler_factory
 from timm.utils import CheckpointSaver, unwrap_model
 
@@ -28,6 +31,7 @@ from timm_gcp.schedules.spec import is_ours
 from timm_gcp.weights.classes import classes_of
 from timm_gcp.weights.record import KEY
 from timm_gcp.weights.record_sources import record_of, with_record
+from timm_gcp.weights.swap_names import as_swap, plain_name
 
 _NAME = "create_scheduler_v2"
 _classes: dict[str, int] = {}  # of the training data set that was made last
@@ -44,6 +48,8 @@ def install() -> None:
     for names in _replace(scheduler_factory, _NAME, _extend):
         _warn_of_unread_keys(names)
     _replace(dataset_factory, "create_dataset", _noting_classes)
+    _replace(_factory, "create_model", _taking_swaps)
+    _replace(_factory, "safe_model_name", _naming_swaps)
     if not hasattr(CheckpointSaver.__init__, _MARK):
         CheckpointSaver.__init__ = _completing(CheckpointSaver.__init__)  # type: ignore[method-assign]
     if not hasattr(timm.utils.init_distributed_device, _MARK):
@@ -106,6 +112,29 @@ def _extend(original: Callable[..., Any]) -> Callable[..., Any]:
 
     setattr(create_scheduler_v2, _MARK, original)
     return create_scheduler_v2
+
+
+def _taking_swaps(original: Callable[..., Any]) -> Callable[..., Any]:
+    """timm's `create_model`, which also takes `gcp:NAME`: the timm model NAME with covariance pooling."""
+
+    @functools.wraps(original)
+    def create_model(model_name: str, *args: Any, **kwargs: Any) -> Any:
+        name, kwargs = as_swap(model_name, kwargs)
+        return original(name, *args, **kwargs)
+
+    setattr(create_model, _MARK, original)
+    return create_model
+
+
+def _naming_swaps(original: Callable[..., str]) -> Callable[..., str]:
+    """timm's name of a run's folder, for `gcp:NAME` too."""
+
+    @functools.wraps(original)
+    def safe_model_name(model_name: str, *args: Any, **kwargs: Any) -> str:
+        return original(plain_name(model_name), *args, **kwargs)
+
+    setattr(safe_model_name, _MARK, original)
+    return safe_model_name
 
 
 def _noting_classes(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,7 +26,7 @@ def test_look(twins):
     image = Image.open(SAMPLES / "trouser_0002.png")
     top, drawn, caption = demo.look(twins[0], image)
     assert next(iter(top)) == "Trouser" and top["Trouser"] > 0.5 and len(top) == demo.TOP
-    assert drawn.size == (96, 96) and caption.startswith("Trouser, ") and caption.endswith("(6×6 positions)")
+    assert drawn.size == (384, 384) and caption.startswith("Trouser, ") and caption.endswith("(6×6 positions)")
     assert list(top.values()) == sorted(top.values(), reverse=True)
     second = demo.look(twins[0], image, rank=2)
     assert second[2].startswith(list(top)[1]) and second[1].tobytes() != drawn.tobytes()

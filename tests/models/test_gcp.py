@@ -18,6 +18,7 @@ from torch import nn
 import timm_gcp
 from timm_gcp import GlobalCovPool2d
 from timm_gcp.models.gcp import LAST_STAGES, set_last_stage
+from timm_gcp.models.registered import READY
 
 RESNETS = ["resnet18_gcp", "resnet34_gcp", "resnet50_gcp", "resnet101_gcp"]
 SIX = [*RESNETS, "mobilenetv2_100_gcp", "shufflenet_v2_x1_0_gcp"]
@@ -58,8 +59,10 @@ def test_registered_names():
     found = {
         name for name in timm.list_models() if timm.models.model_entrypoint(name).__module__.startswith("timm_gcp")
     }
-    assert found == {*ALL, "gcp_swap"}
-    assert {name for name in timm.list_models("*_gcp*") if name in found} == set(GCP)
+    ready = {f"{base}_gcp" for base in READY}
+    assert found == {*ALL, "gcp_swap", *ready}
+    assert {name for name in timm.list_models("*_gcp*") if name in found} == {*GCP, *ready}
+    assert set(timm.list_models(module="registered")) == ready
     assert set(timm.list_models(module="gcp")) >= set(ALL) and timm.list_models(module="swapped") == ["gcp_swap"]
     assert not found & set(timm.list_models(module="resnet"))
 

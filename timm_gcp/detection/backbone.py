@@ -14,10 +14,12 @@ from typing import Any
 
 import timm
 from timm.layers import convert_sync_batchnorm, freeze_batch_norm_2d
+from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops.feature_pyramid_network import ExtraFPNBlock, FeaturePyramidNetwork, LastLevelMaxPool
 
+from timm_gcp.detection.swaps import drop_head, swap_behind
 from timm_gcp.detection.weights import architecture_of, load_classifier
 from timm_gcp.weights.named import check_model, check_named
 
@@ -101,7 +103,7 @@ def gcp_backbone(
 
     Args:
         name: Any timm model with feature maps at strides 4, 8, 16 and 32: `resnet50_gcp`, its GAP twin
-            `resnet50.tv_in1k`, `local-dir:PATH`, ...
+            `resnet50.tv_in1k`, a swap (`gcp:convnext_tiny`), `local-dir:PATH`, ...
         last_stage: Of a GCP ResNet: `'stride2'` (GCP_D, the default here), `'maxpool'` (GCP_M, a 2×2 max-pool before
             the last stage) or `'stride1'` (none: level strides 4, 8, 16, 16, at a higher cost). Other networks have one
             form, `'stride2'`.
@@ -121,7 +123,7 @@ def gcp_backbone(
     Raises:
         ValueError: An unknown model or option, a checkpoint that does not fit, a network without those strides, or
             two sources of weights.
-        FileNotFoundError: `checkpoint` is not a file.
+        FileNotFoundError: `checkpoint` is not a file, or a swap has no weights.
     """
     if norm not in NORMS:
         raise ValueError(f"norm must be one of {', '.join(NORMS)}. Got {norm!r}.")
@@ -134,9 +136,16 @@ def gcp_backbone(
     if pretrained and checkpoint is not None:
         raise ValueError(f"pretrained=True and checkpoint={str(checkpoint)!r} both name weights: give one of them.")
     options = last_stage_options(name, last_stage)
+    swap = swap_behind(name)
+    if swap is not None:  # its body is the timm model that was swapped, in that model's own names
+        if pretrained:
+            pretrained, checkpoint = False, swap.weights(name)
+        name, options = swap.backbone, {"feature_cls": "getter"}
     body = _features(name, pretrained, in_chans, options)
+    if swap is not None:
+        drop_head(body)
     if checkpoint is not None:
-        load_classifier(body, name, checkpoint, in_chans)
+        load_classifier(body if swap is None else body.get_submodule("model"), name, checkpoint, in_chans)
     freeze_groups(body, trainable_layers)
     if norm == "frozen_bn":
         body = freeze_batch_norm_2d(body)
@@ -201,7 +210,8 @@ def groups_of(body: nn.Module) -> list[list[nn.Parameter]]:
     order = [name for name, _ in body.named_modules()]
     info: Any = body.feature_info
     ends = []
-    for level in info.module_name():
+    within = "model." if isinstance(body, FeatureGetterNet) else ""
+    for level in (within + name for name in info.module_name()):
         inside = [i for i, name in enumerate(order) if name == level or name.startswith(f"{level}.")]
         ends.append(inside[-1])
     # The stem is the first two modules with a state: all six backbones begin convolution, norm, activation.

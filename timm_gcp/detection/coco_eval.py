@@ -68,7 +68,7 @@ def evaluate(
 
     Raises:
         ValueError: A result names an image or category that the ground truth does not have, or the kind is unknown.
-        ImportError: faster-coco-eval is not installed.
+        ImportError: Faster-coco-eval is not installed.
     """
     try:
         from faster_coco_eval import COCO, COCOeval_faster

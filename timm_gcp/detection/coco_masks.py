@@ -13,7 +13,7 @@ def mask_api() -> Any:
     """Mask functions of the evaluator's package (imported here, since only detection needs it).
 
     Raises:
-        ImportError: faster-coco-eval is not installed.
+        ImportError: Faster-coco-eval is not installed.
     """
     try:
         from faster_coco_eval.core import mask

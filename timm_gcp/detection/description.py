@@ -12,6 +12,7 @@ from timm_gcp.common.messages import one_line
 from timm_gcp.weights.allowed import is_number
 from timm_gcp.weights.layouts import unwrap
 from timm_gcp.weights.sanity import check_values
+from timm_gcp.weights.swap_names import PREFIX
 
 _NEVER = {"pretrained", "checkpoint", "weights", "weights_backbone"}  # sources of weights, in which it has no say
 _LARGEST = 8192  # pixels, channels, proposals
@@ -33,7 +34,7 @@ def checked_content(path: str | Path, content: Mapping[str, Any]) -> dict[str, A
     spec, categories, epoch = content["detector"], content["categories"], content["epoch"]
     if not isinstance(spec, Mapping) or not {"detector", "name", "num_classes"} <= set(spec):
         raise refuse("its description names no detector, model and number of classes")
-    if not isinstance(spec["name"], str) or not timm.is_model(spec["name"]):
+    if not isinstance(spec["name"], str) or not timm.is_model(spec["name"].removeprefix(PREFIX).split(".")[0]):
         raise refuse(f"its model is {one_line(spec['name'], 80)!r}, which timm doesn't know")
     for key, value in spec.items():
         if key in _NEVER or not _is_plain(value, *_NUMBERS.get(key, (0, _LARGEST))):

@@ -10,6 +10,7 @@ from timm.models import is_model, parse_model_name
 from torch import nn
 
 from timm_gcp.common.messages import did_you_mean, listed
+from timm_gcp.detection.swaps import swap_behind
 from timm_gcp.weights.checkpoint import read_checkpoint
 from timm_gcp.weights.layouts import rename, unwrap
 from timm_gcp.weights.named import check_named
@@ -20,13 +21,15 @@ HEADS = {"fc", "classifier", "global_pool"}  # what a checkpoint may hold beyond
 
 
 def architecture_of(name: str) -> str:
-    """Architecture behind a model name as timm takes it: `arch`, `arch.tag`, `local-dir:PATH` or `hf-hub:ID`.
+    """Architecture behind a model name: `arch`, `arch.tag`, `local-dir:PATH`, `hf-hub:ID`; `gcp:NAME` for a swap.
 
     Raises:
         ValueError: An architecture that timm does not know.
         FileNotFoundError: A folder without a configuration.
         RuntimeError: The Hub does not deliver.
     """
+    if (swap := swap_behind(name)) is not None:
+        return swap.name
     _, model_id = parse_model_name(name)
     record = check_named(name, False)
     architecture = model_id.split(".")[0] if record is None else record.architecture

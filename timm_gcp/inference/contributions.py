@@ -1,7 +1,7 @@
 """Where a classifier looks: what each position of the last feature map contributes to a class's logit.
 
 A position's contribution is Σ_c f_c · ∂logit/∂f_c, gradient times feature (Shrikumar et al. 2016).
-Features f are those that are pooled: for covariance pooling the reduced ones, otherwise what the average is taken of.
+Features f are those that are pooled: for covariance pooling the reduced ones, otherwise what goes into the pooling.
 With average pooling and one linear classifier this is the class activation map (Zhou et al. 2016). The normalised
 covariance has degree one in the features, as the average has, wherever its normalisation is a square root: by Euler's
 theorem the contributions then add up to the logit less its bias, for either pooling.
@@ -15,8 +15,6 @@ import torch
 from timm.layers import SelectAdaptivePool2d
 from torch import Tensor, nn
 
-from timm_gcp.models.pooling import GlobalCovPool2d
-
 
 def pooled_features(model: nn.Module) -> tuple[nn.Module, bool]:
     """The module at which pooled features are found, and whether they are its output (else its input).
@@ -24,14 +22,19 @@ def pooled_features(model: nn.Module) -> tuple[nn.Module, bool]:
     Raises:
         ValueError: The model pools no feature map.
     """
-    covariance = [module for module in model.modules() if isinstance(module, GlobalCovPool2d)]
+    covariance = [module for module in model.modules() if hasattr(module, "reduction") and _pools_covariance(module)]
     if covariance:
-        reduction = covariance[-1].reduction
-        return (reduction, True) if len(reduction) else (covariance[-1], False)
+        pool: Any = covariance[-1]
+        reduced = len(pool.reduction) > 0 and not getattr(pool, "concat_average", False)
+        return (pool.reduction, True) if reduced else (pool, False)
     average = [module for module in model.modules() if isinstance(module, SelectAdaptivePool2d)]
     if not average:
         raise ValueError(f"{type(model).__name__} pools no feature map, so there is no map of where it looks.")
     return average[-1], False
+
+
+def _pools_covariance(module: nn.Module) -> bool:
+    return getattr(module, "pool_type", None) == "gcp"
 
 
 def contributions(model: nn.Module, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from timm_gcp.weights.named import create
+from timm_gcp.weights.swap_names import PREFIX, pooled_name
 
 PAPER_MODELS = ("resnet18_gcp", "resnet34_gcp", "resnet50_gcp", "resnet101_gcp")
 # Appendix V: parameters in millions, "GFLOPs" (multiply-adds), for GAP and GCP ("8k" features: D = 128).
@@ -66,8 +67,8 @@ class Cost:
 
 
 def twin(name: str) -> str:
-    """The GAP twin of a GCP model: its name without `_gcp…`."""
-    return name.split("_gcp")[0]
+    """The GAP twin of a GCP model: its name without `_gcp…` or `gcp:`."""
+    return pooled_name(name)
 
 
 def count_macs(model: nn.Module, size: tuple[int, int, int]) -> int:
@@ -165,9 +166,11 @@ def check_pair(name: str) -> None:
     """Raise ValueError unless `name` is a GCP model with a GAP twin."""
     import timm
 
+    if name.startswith(PREFIX) and timm.is_model(twin(name).split(".")[0]):
+        return
     if "_gcp" not in name or not timm.is_model(name):
         known = [model for model in timm.list_models("*_gcp*") if timm.is_model(twin(model))]
-        raise ValueError(f"{name!r} is no GCP model; choose from {', '.join(known)}.")
+        raise ValueError(f"{name!r} is not a GCP model; choose from {', '.join(known)}.")
 
 
 def table(costs: Sequence[Cost], paper: bool = False) -> str:

@@ -15,6 +15,7 @@ from timm_gcp.inference.model import Loaded
 from timm_gcp.inference.overlay import overlay, shown_image
 
 TOP = 5
+_LEAST_SIDE = 320  # pixels of the shown map
 _INTRO = (
     "# timm_gcp\n\nDrop a photo. Each model's likeliest classes are listed, and below them the image as the model sees "
     "it: red positions speak for the class that is shown, blue ones against it."
@@ -48,7 +49,11 @@ def look(loaded: Loaded, image: Any, rank: int = 1) -> tuple[dict[str, float], A
     drawn, _ = contributions(loaded.model, tensor, classes[chosen : chosen + 1])
     shown = shown_image(pixels, loaded.data_config["mean"], loaded.data_config["std"])
     caption = f"{names[chosen]}, {values[chosen]:.1%} ({drawn.shape[1]}×{drawn.shape[2]} positions)"
-    return dict(zip(names, values.tolist(), strict=True)), overlay(shown, drawn[0]), caption
+    map_image = overlay(shown, drawn[0])
+    enlarged = -(-_LEAST_SIDE // min(map_image.size))
+    if enlarged > 1:
+        map_image = map_image.resize([enlarged * side for side in map_image.size])
+    return dict(zip(names, values.tolist(), strict=True)), map_image, caption
 
 
 def _name(loaded: Loaded, index: int) -> str:
@@ -63,7 +68,7 @@ def build_page(models: Sequence[Loaded], images: Sequence[Path] = ()) -> Any:
         images: Files offered to click on.
 
     Raises:
-        ImportError: gradio is not installed.
+        ImportError: Gradio is not installed.
     """
     try:
         import gradio
@@ -86,13 +91,13 @@ def build_page(models: Sequence[Loaded], images: Sequence[Path] = ()) -> Any:
         gradio.Markdown(_INTRO)
         with gradio.Row():
             image = gradio.Image(type="pil", label="Photo", height=320)
-            rank = gradio.Slider(1, TOP, value=1, step=1, label="Map of the class in place")
+            rank = gradio.Slider(1, TOP, value=1, step=1, label="Map of which class: 1 is the likeliest")
         with gradio.Row():
             outputs: list[Any] = []
             for loaded in models:
                 with gradio.Column():
                     outputs.append(gradio.Label(num_top_classes=TOP, label=loaded.name))
-                    outputs.append(gradio.Image(label="Where it looks", interactive=False))
+                    outputs.append(gradio.Image(label="Where it looks", interactive=False, height=360))
         if images:
             gradio.Examples([[str(path)] for path in images], inputs=[image])
         for changed in (image.change, rank.change):

@@ -23,6 +23,7 @@ from timm_gcp.weights.named import create
 from timm_gcp.weights.rebuild import rebuild, resolve_data
 from timm_gcp.weights.record import Record
 from timm_gcp.weights.source import read_source
+from timm_gcp.weights.swap_names import as_swap
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,11 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
         if given[key] is not None and given[key] < 1:
             raise ValueError(f"--{key.replace('_', '-')} must be at least 1, got {given[key]}.")
     data = data_options(args)
+    asked, given = as_swap(args.model or "", given)
     device = pick_device(args.device)
     if args.checkpoint:
         source = read_source(args.checkpoint, args.use_ema)
-        rebuilt = rebuild(source, args.model or "", given, data)
+        rebuilt = rebuild(source, asked, given, data)
         for note in rebuilt.notes:
             print(note, file=sys.stderr)
         model, record, epoch = rebuilt.model, rebuilt.record, source.epoch
@@ -85,7 +87,7 @@ def load_model(args: argparse.Namespace, pretrained: bool) -> Loaded:
             raise ValueError("which model? Give --model NAME, or --checkpoint PATH of a model trained here.")
         if args.use_ema:
             raise ValueError("--use-ema takes averaged weights out of a checkpoint: give --checkpoint PATH too.")
-        model, epoch, name, stated = create(args.model, pretrained, given), None, args.model, None
+        model, epoch, name, stated = create(asked, pretrained, given), None, args.model, None
         record = Record(data_config=resolve_data(data, model, given["in_chans"]))
     model = model.to(device).eval()
     if args.channels_last:

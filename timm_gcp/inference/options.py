@@ -16,7 +16,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that `load_model` reads."""
     group = parser.add_argument_group("model")
     group.add_argument(
-        "--model", metavar="NAME", help="timm model, with tag if wanted, or local-dir:PATH, hf-hub:ORG/NAME"
+        "--model",
+        metavar="NAME",
+        help="timm model, with tag if wanted, gcp:NAME to swap its pooling, local-dir:PATH, or hf-hub:ORG/NAME",
     )
     group.add_argument(
         "--checkpoint", metavar="PATH", help="weights: a run's folder (best, else last), a checkpoint, or safetensors"

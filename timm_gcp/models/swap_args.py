@@ -17,6 +17,8 @@ from timm_gcp.ops.normalization import registered_name
 ENTRY_POINT = "gcp_swap"
 BACKBONE = "backbone"
 LAST_STAGE = "last_stage"
+BACKBONE_POOL = "backbone_pool"  # `global_pool` of the backbone, which decides where its last norm is
+PRETRAINED_BACKBONE = "pretrained_backbone"
 # Option of swap_pooling: keyword of gcp_swap, another one where backbones have a keyword of that name.
 OPTIONS = {
     "reduce_dim": "reduce_dim",
@@ -29,11 +31,14 @@ OPTIONS = {
     "pool_kwargs": "pool_kwargs",
     "act_layer": "head_act_layer",
     "channels": "head_channels",
+    "tokens": "head_tokens",
+    "class_token": "head_class_token",
 }
+HEAD_KEYWORDS = frozenset(OPTIONS.values())
 NO_REDUCTION = "none"  # timm drops arguments that are None
 
 
-def note_swap(model: Any, pool_options: Mapping[str, Any], channels: int, classifier: str) -> None:
+def note_swap(model: Any, pool_options: Mapping[str, Any], channels: int, classifier: str | tuple[str, ...]) -> None:
     """Let timm save a swapped model as one of `gcp_swap`; a model that timm's factory did not make is left alone.
 
     An option that is not a plain value (a function, a layer of your own) is noted as it is: timm names it when it
@@ -43,7 +48,7 @@ def note_swap(model: Any, pool_options: Mapping[str, Any], channels: int, classi
         model: The model with its new head.
         pool_options: Options of its pooling.
         channels: Channels of the map that is pooled.
-        classifier: Where its classifier is.
+        classifier: Where its classifier is, or its classifiers.
     """
     cfg = getattr(model, "pretrained_cfg", None)
     if not isinstance(cfg, dict) or not cfg.get("architecture"):
@@ -54,9 +59,12 @@ def note_swap(model: Any, pool_options: Mapping[str, Any], channels: int, classi
         options["reduce_dim"] = NO_REDUCTION
     noted = {OPTIONS[name]: value for name, value in options.items() if value is not None}
     noted[BACKBONE] = cfg["architecture"]
+    asked = dict(getattr(model, "_model_args", {}))
+    if "global_pool" in asked:
+        noted[BACKBONE_POOL] = asked.pop("global_pool")
     if hasattr(model, "_gcp_last_stage"):
         noted[LAST_STAGE] = model._gcp_last_stage
-    model._model_args = {**getattr(model, "_model_args", {}), **noted}
+    model._model_args = {**asked, **noted}
     model.pretrained_cfg = model.default_cfg = {**cfg, "architecture": ENTRY_POINT, "classifier": classifier}
 
 
@@ -71,12 +79,15 @@ def take_options(arguments: dict[str, Any]) -> dict[str, Any]:
     """Take the options of `swap_pooling` out of the arguments of a model.
 
     Raises:
-        ValueError: An activation that timm does not know, or a text as `reduce_dim`.
+        ValueError: An activation that timm does not know, a text as `reduce_dim`, or an option under its other name.
     """
     options = {name: arguments.pop(key) for name, key in OPTIONS.items() if key in arguments}
     if isinstance(options.get("reduce_dim"), str):
         check_choice("reduce_dim", options["reduce_dim"], (NO_REDUCTION,))
         options["reduce_dim"] = None
+    for own in ("tokens", "class_token"):  # a backbone's class_token is true or false
+        if isinstance(arguments.get(own), str):
+            raise ValueError(f"{own} is {arguments[own]!r}: as an option of {ENTRY_POINT} it is called {OPTIONS[own]}")
     name = options.get("act_layer")
     if isinstance(name, str):
         options["act_layer"] = _act_layer(name)

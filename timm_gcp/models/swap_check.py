@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from timm.models import get_model_traits
 from torch import Tensor, nn
 
 PROBE_SIZE = 64
@@ -20,7 +21,9 @@ def run_on_zeros(model: nn.Module, forward: Callable[[Tensor], Any]) -> Any:
     cfg = getattr(model, "pretrained_cfg", None) or {}
     channels, *full = cfg.get("input_size", (3, PROBE_SIZE, PROBE_SIZE))
     channels = getattr(model, "in_chans", channels)
-    sizes = [full] if cfg.get("fixed_input_size") else [[PROBE_SIZE, PROBE_SIZE], full]
+    built = get_model_traits(model).get("img_size")  # asked of timm.create_model: the configuration does not say it
+    full = list(built or full)
+    sizes = [full] if built or cfg.get("fixed_input_size") else [[PROBE_SIZE, PROBE_SIZE], full]
     parameter = next(model.parameters())
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -65,7 +68,7 @@ def check_swapped(model: Any, pool: nn.Module, channels: int) -> None:
     Raises:
         ValueError: Its forward fails or returns another shape; says what would help.
     """
-    name = type(model).__mro__[2].__name__
+    name = model._swapped_from.__name__
     seen: list[int] = []
     handle = pool.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
     try:

@@ -82,16 +82,24 @@ def build_model(args: argparse.Namespace, device: torch.device) -> Any:
         load_initial(model, args.initial_checkpoint)
     with torch.no_grad():
         if args.head_init_scale is not None:
-            model.get_classifier().weight.mul_(args.head_init_scale)
-            model.get_classifier().bias.mul_(args.head_init_scale)
+            for head in _classifiers(model):
+                head.weight.mul_(args.head_init_scale)
+                head.bias.mul_(args.head_init_scale)
         if args.head_init_bias is not None:
-            model.get_classifier().bias.fill_(args.head_init_bias)
+            for head in _classifiers(model):
+                head.bias.fill_(args.head_init_bias)
     if args.num_classes is None:
         args.num_classes = model.num_classes
     if args.grad_checkpointing:
         model.set_grad_checkpointing(enable=True)
     model.to(device=device)
     return model.to(memory_format=torch.channels_last) if args.channels_last else model
+
+
+def _classifiers(model: Any) -> tuple[Any, ...]:
+    """The classifiers of a model: one, or several whose logits are added."""
+    found = model.get_classifier()
+    return found if isinstance(found, tuple) else (found,)
 
 
 def resolve_data(args: argparse.Namespace, model: Any) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from timm_gcp.train.progress import Start
 from timm_gcp.train.saver import WholeSaver
 from timm_gcp.train.summary import Summary
 from timm_gcp.weights.fit import load_whole
+from timm_gcp.weights.swap_names import plain_name
 
 _logger = logging.getLogger(__name__)
 
@@ -139,7 +140,11 @@ def train(
     if scheduler is not None and start > 0:
         scheduler.step_update(start * updates) if args.sched_on_updates else scheduler.step(start)
 
-    name = [datetime.now().strftime("%Y%m%d-%H%M%S"), safe_model_name(args.model), str(data_config["input_size"][-1])]
+    name = [
+        datetime.now().strftime("%Y%m%d-%H%M%S"),
+        safe_model_name(plain_name(args.model)),
+        str(data_config["input_size"][-1]),
+    ]
     folder = run_folder(args, "-".join(name))
     folder.mkdir(parents=True, exist_ok=True)
     begin_run(folder, args.resume, force)

@@ -78,6 +78,12 @@ ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "stem_width": _whole(1, 512),
     "base_width": _whole(1, 1024),
     "cardinality": _whole(1, 512),
+    "backbone": _WORD,
+    "backbone_pool": _WORD,
+    "head_act_layer": _WORD,
+    "head_channels": _whole(1, 8192),
+    "head_tokens": _WORD,
+    "head_class_token": _WORD,
 }
 
 

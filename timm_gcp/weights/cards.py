@@ -22,6 +22,7 @@ def card(
     licence: str | None = None,
     record: Record | None = None,
     repo: str = "",
+    measured: tuple[float, float] | None = None,
 ) -> str:
     """Model card of a weight folder: the `README.md` beside its weights.
 
@@ -31,11 +32,12 @@ def card(
         licence: SPDX id, where someone who may has said so.
         record: The record of weights that are not in the table.
         repo: `OWNER/NAME` on the Hub, where the card goes there.
+        measured: Top-1 and top-5 accuracy in % that were measured with the weights of an entry of the table.
     """
     import yaml
 
     head = yaml.safe_dump(front_matter(name, licence, record), sort_keys=False, allow_unicode=True)
-    text = body(name, metadata, licence, repository=True, record=record, repo=repo)
+    text = body(name, metadata, licence, repository=True, record=record, repo=repo, measured=measured)
     return f"---\n{head}---\n\n# {name}\n\n{text}"
 
 
@@ -46,6 +48,7 @@ def body(
     repository: bool = False,
     record: Record | None = None,
     repo: str = "",
+    measured: tuple[float, float] | None = None,
 ) -> str:
     """Text of a card: what the weights are, how to use them, figures, source, limits.
 
@@ -56,6 +59,7 @@ def body(
         repository: Whether the text stands in a repository of its own, or is a section of a page.
         record: The record of weights that are not in the table.
         repo: `OWNER/NAME` on the Hub.
+        measured: Top-1 and top-5 accuracy in % that were measured with the weights of an entry of the table.
     """
     level = "##" if repository else "###"
     parts = [_what(name, metadata or {}, record), f"{level} Usage\n\n{_usage(name, repo)}"]
@@ -71,10 +75,14 @@ def body(
     entry = table.WEIGHTS.get(name)
     if entry is not None:
         figures = [(figure.origin, figure.top1, figure.top5) for figure in entry.figures]
+        figures += [(MEASURED, *measured)] if measured else []
         parts += [f"{level} Figures\n\n{_table(figures)}"]
     elif record is not None and record.full:
         parts += [f"{level} Training\n\n{_record(record)}"]
-    parts += [f"{level} Source\n\n{_source(entry, metadata or {}, licence)}", f"{level} Limits\n\n{_limits(entry)}"]
+    parts += [
+        f"{level} Source\n\n{_source(entry, metadata or {}, licence)}",
+        f"{level} Limits\n\n{_limits(entry, measured is not None)}",
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -203,10 +211,12 @@ def _source(entry: table.Weights | None, metadata: Mapping[str, str], licence: s
     return "\n".join(lines)
 
 
-def _limits(entry: table.Weights | None) -> str:
+def _limits(entry: table.Weights | None, measured: bool = False) -> str:
     if entry is None:
         return "Nothing is known about these weights beyond what this card says."
+    again = (
+        "" if measured else "The figures are the authors' own; they have not been measured again with this package. "
+    )
     return (
-        "The figures are the authors' own; they have not been measured again with this package. ImageNet-1k's 1000 "
-        "classes and their biases are all that the model knows; other data need fine-tuning."
+        f"{again}ImageNet-1k's 1000 classes and their biases are all that the model knows; other data need fine-tuning."
     )

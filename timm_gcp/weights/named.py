@@ -22,6 +22,7 @@ from timm_gcp.weights.layouts import unwrap
 from timm_gcp.weights.record import Record
 from timm_gcp.weights.record_sources import record_from_folder
 from timm_gcp.weights.sanity import check_values
+from timm_gcp.weights.swap_names import as_swap
 
 _IN_A_FOLDER = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")  # in timm's order
 _SMALL = 1_000_000  # numbers that a model may have whatever its file holds
@@ -40,8 +41,9 @@ def create(name: str, pretrained: bool, arguments: Mapping[str, Any]) -> Any:
     from timm.models import create_model
 
     check_named(name, pretrained)
+    built, arguments = as_swap(name, arguments)
     try:
-        model = create_model(name, pretrained=pretrained, **arguments)
+        model = create_model(built, pretrained=pretrained, **arguments)
     except ImportError:
         raise
     except Exception as error:
@@ -130,6 +132,7 @@ def blueprint(name: str, arguments: Mapping[str, Any]) -> Any:
     """
     from timm.models import create_model
 
+    name, arguments = as_swap(name, arguments)
     kept = {key: value for key, value in arguments.items() if not key.startswith(("pretrained", "checkpoint"))}
     try:
         with torch.device("meta"), warnings.catch_warnings():
@@ -177,6 +180,15 @@ def weights_in(folder: Path) -> Path:
         if found:
             return found[0]
     raise FileNotFoundError(f"{str(folder)!r} holds no weights: none of {', '.join(_IN_A_FOLDER)}.")
+
+
+def hub_weights(name: str) -> Path:
+    """The weight file of `hf-hub:ID`, in the local cache.
+
+    Raises:
+        RuntimeError: The Hub does not deliver, or the repository holds no weights.
+    """
+    return _from_hub(name.partition(":")[2], _IN_A_FOLDER[:2], "it holds no weights")
 
 
 def _from_hub(place: str, names: tuple[str, ...], otherwise: str) -> Path:

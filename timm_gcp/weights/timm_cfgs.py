@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +39,33 @@ def default_cfgs(stored: Mapping[str, Path] | None = None) -> dict[str, DefaultC
             says what is wrong.
     """
     defaults = {}
-    folders = {**{name: table.BUNDLED / name for name in table.bundled_names()}, **(stored or {})}
+    stored = stored or {}
+    folders = {**{name: table.BUNDLED / name for name in table.bundled_names()}, **stored}
     for arch in table.OURS:
         cfgs = {}
         for entry in (entry for entry in table.WEIGHTS.values() if entry.arch == arch):
             repo = table.hub_id(entry.name, table.HUB_ORG) if entry.name in table.ON_THE_HUB else None
             cfgs[entry.tag] = PretrainedCfg(**entry.pretrained_cfg(), hf_hub_id=repo)
-        for name, folder in folders.items():
-            if name.startswith(f"{arch}."):
-                try:
-                    cfgs[name.removeprefix(f"{arch}.")] = PretrainedCfg(**folder_cfg(folder)[0])
-                except (OSError, ValueError, KeyError, TypeError):
-                    if name not in (stored or {}):
-                        raise
+        cfgs.update(cfgs_of(arch, folders, passed_over=stored))
         tags = sorted(cfgs, key=lambda tag: tag != table.DEFAULT_TAG)  # stable: the others keep the table's order
         defaults[arch] = DefaultCfg(deque(tags), cfgs, any(cfg.has_weights for cfg in cfgs.values()))
     return defaults
+
+
+def cfgs_of(arch: str, folders: Mapping[str, Path], passed_over: Iterable[str]) -> dict[str, PretrainedCfg]:
+    """timm's cfgs of the weight folders of one architecture, by tag.
+
+    Args:
+        arch: Its name.
+        folders: Weight folders, by `arch.tag`.
+        passed_over: Those among them that are left out where they can't be read, rather than raised of.
+    """
+    found = {}
+    for name, folder in folders.items():
+        if name.startswith(f"{arch}."):
+            try:
+                found[name.removeprefix(f"{arch}.")] = PretrainedCfg(**folder_cfg(folder)[0])
+            except (OSError, ValueError, KeyError, TypeError):
+                if name not in passed_over:
+                    raise
+    return found
