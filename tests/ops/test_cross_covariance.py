@@ -157,6 +157,15 @@ def test_compile_and_export(normalization):
     for a, b in zip(torch.autograd.grad(compiled(x, y).square().sum(), (x, y)), wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
+    class Pool(torch.nn.Module):
+        def forward(self, x, y):
+            return pool(x, y)
+
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(Pool(), maps(4, 3, 9), dynamic_shapes=({0: batch}, {0: batch})).module()
+    x, y = features(5, 4, 9), features(5, 3, 9, seed=1)
+    torch.testing.assert_close(program(x, y), pool(x, y), rtol=0, atol=1e-12)
+
 
 def test_second_derivatives_of_the_exact_power_are_refused():
     x, y = (m.requires_grad_() for m in maps(4, 3, 9))

@@ -99,7 +99,7 @@ class MultiheadCrossCovPool(nn.Module):
     subtracts one mean over tokens and channels. Works on matrices of head_dim × head_dim, or N × N where N is smaller
     and the normalisation is `'svd'`.
 
-    Source: Xie et al., "SoT: Delving Deeper into Classification Head for Transformer", arXiv:2104.10935, Section 3.
+    Source: Xie et al., "SoT: Delving Deeper into Classification Head for Transformer", arXiv:2104.10935.
 
     Args:
         in_chans: Width C of the tokens.

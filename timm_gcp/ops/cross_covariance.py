@@ -66,7 +66,7 @@ def cross_cov_pool(
     `'svd'` decomposes the smallest of C1×C1, C2×C2 and (N−1)×(N−1); it has a first derivative and no ONNX form.
     `'power_iteration'` works on the C1×C2 matrix that the result is.
 
-    Source: SoT (Xie et al., arXiv:2104.10935), Section 3, for the singular-value power normalisation; B-CNN (Lin et
+    Source: SoT (Xie et al., arXiv:2104.10935) for the singular-value power normalisation; B-CNN (Lin et
     al., 2015) for pooling two maps and for `'signed_sqrt_l2'`.
 
     Args:

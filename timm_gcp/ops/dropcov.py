@@ -61,7 +61,7 @@ def drop_channels(x: Tensor, options: DropCov) -> Tensor:
     Samples that are not finite do not count in the mean; one without variance counts with cos = 0. At D = 1 the
     logarithm is taken of 2.
 
-    Source: DropCov, Section 3; the constants, the order of the steps and the batch mean as in the authors' code
+    Source: DropCov; formula, constants and batch mean as in the authors' code
     (`ResNet_ACD.py`, `eca_layer.py` of mingzeG/DropCov).
 
     Args:

@@ -1,6 +1,6 @@
 """Power of the singular values of a matrix that is not symmetric: exact, and SoT's approximation by power iteration.
 
-    svPN(Q) = U diag(sᵅ) Vᵀ,   Q = U diag(s) Vᵀ,   0 < α ≤ 2      (Xie et al., SoT, arXiv:2104.10935, Section 3)
+    svPN(Q) = U diag(sᵅ) Vᵀ,   Q = U diag(s) Vᵀ,   0 < α ≤ 2      (Xie et al., SoT, arXiv:2104.10935)
 
 For a symmetric positive Q this is the matrix power of MPN-COV. The exact form works on the smallest of the matrix's
 rows, columns and rank: Q = X Yᵀ from features of N columns needs the decomposition of an N×N matrix only.
