@@ -11,7 +11,9 @@ solved by a few steps of projected gradient descent on the positive and the nega
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,21 +91,24 @@ def sparse_inverse(x: Tensor, options: Isice) -> Tensor:
     usable = torch.isfinite(trace) & (peak > 0)
     even = torch.eye(x.shape[1], dtype=x.dtype, device=x.device) / x.shape[1]
     covariance = torch.where(usable, product / trace, even)
-    estimate = _inverse(covariance, options)
+    recompute = _may_recompute(x)
+    estimate = _call(recompute, _inverse, covariance, options)
     for i in range(options.steps):
         rate = options.learning_rate * (1 - i / max(options.steps - 1, 1))
         if rate == 0:  # the last of several steps leaves P as it is
             break
-        if _may_recompute(x):
-            estimate = checkpoint(
-                _step, estimate, covariance, rate, options, use_reentrant=False, preserve_rng_state=False
-            )
-        else:
-            estimate = _step(estimate, covariance, rate, options)
+        estimate = _call(recompute, _step, estimate, covariance, rate, options)
     total = estimate.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
     value = estimate / total.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
     rest = torch.where(peak == 0, torch.zeros_like(peak), torch.full_like(peak, math.nan))
     return gather_triangle(torch.where(usable, value, rest))
+
+
+def _call(recompute: bool, function: Callable[..., Tensor], *args: Any) -> Tensor:
+    """`function(*args)`, recomputed in the backward pass rather than kept if `recompute`."""
+    if recompute:
+        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+    return function(*args)
 
 
 def _step(estimate: Tensor, covariance: Tensor, rate: float, options: Isice) -> Tensor:
