@@ -37,7 +37,20 @@ def images(tmp_path_factory) -> Path:
 def run(images, tmp_path_factory) -> Path:
     """The folder of a training run."""
     output = tmp_path_factory.mktemp("output")
-    training = ["--epochs", "2", "--lr", "0.1", "--batch-size", "4", "--num-classes", "2", "--output", output, "--experiment", "run"]
+    training = [
+        "--epochs",
+        "2",
+        "--lr",
+        "0.1",
+        "--batch-size",
+        "4",
+        "--num-classes",
+        "2",
+        "--output",
+        output,
+        "--experiment",
+        "run",
+    ]
     assert status_of("train", *MODEL, *SMALL, "--data-dir", images, *training) == 0
     return output / "run"
 
