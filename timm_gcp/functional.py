@@ -1,17 +1,23 @@
 """Global covariance pooling as functions of tensors, without parameters.
 
 `global_cov_pool` is the whole layer; `covariance`, `matrix_sqrt` and `triu_vector` are its steps, each usable alone.
-`ScalarFunction` and `register_normalization` are for a normalisation of one's own (docs/extend.md).
+`ScalarFunction` and `register_normalization` are for a normalisation of your own (docs/extend.md).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from timm_gcp.common.messages import check_choice
 from timm_gcp.ops.centring import centre
-from timm_gcp.ops.choice import FORMS, SIDES, choose_form, is_exporting, use_gram
+from timm_gcp.ops.choice import FORMS, SIDES, choose_form, use_gram
+from timm_gcp.ops.cross_covariance import CROSS_NORMALIZATIONS, cross_cov_pool
+from timm_gcp.ops.dropcov import drop_channels
+from timm_gcp.ops.features import as_positions
 from timm_gcp.ops.newton_schulz import root
 from timm_gcp.ops.normalization import (
     NORMALIZATIONS,
@@ -21,33 +27,28 @@ from timm_gcp.ops.normalization import (
     register_normalization,
     resolve_normalization,
 )
+from timm_gcp.ops.onnx_refusal import refuse_onnx
+from timm_gcp.ops.pool_options import pool_options
 from timm_gcp.ops.precision import autocast_off, result_dtype, widen
 from timm_gcp.ops.products import ProductPool, compose, product_value
 from timm_gcp.ops.scalar_functions import Log1p, NewtonSchulz, Power, ScalarFunction
+from timm_gcp.ops.signed_sqrt import signed_sqrt_l2
+from timm_gcp.ops.sparse_inverse import sparse_inverse
 from timm_gcp.ops.spectral import SpectralPool
 from timm_gcp.ops.triangle import gather_triangle
 
 __all__ = [
+    "CROSS_NORMALIZATIONS",
     "NORMALIZATIONS",
     "Normalization",
     "ScalarFunction",
     "covariance",
+    "cross_cov_pool",
     "global_cov_pool",
     "matrix_sqrt",
     "register_normalization",
     "triu_vector",
 ]
-
-
-def _features(x: Tensor) -> Tensor:
-    """`(B, D, H, W)` or `(B, D, N)` as `(B, D, N)` in float32 or wider."""
-    if x.ndim not in (3, 4):
-        raise ValueError(f"expected features of shape (B, D, H, W) or (B, D, N), got shape {tuple(x.shape)}")
-    if not x.is_floating_point():
-        raise TypeError(f"expected floating-point features, got {x.dtype}; convert them with .float()")
-    if not is_exporting() and 0 in x.shape[1:]:  # a dynamic size compared with 0 would restrict its range
-        raise ValueError(f"expected at least one channel and one position, got shape {tuple(x.shape)}")
-    return widen(x.flatten(2))
 
 
 def _square(a: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ def covariance(x: Tensor) -> Tensor:
         TypeError: Not a floating-point type.
     """
     with autocast_off(x.device):
-        xc = centre(_features(x))
+        xc = centre(as_positions(x))
         return torch.bmm(xc, xc.mT) * (1.0 / xc.shape[-1])
 
 
@@ -147,31 +148,16 @@ def check_iteration_dtype(name: str | None, normalization: Normalization) -> tor
     return torch.bfloat16
 
 
-def _signed_sqrt_l2(v: Tensor) -> Tensor:
-    live = v != 0
-    root_abs = torch.where(live, v, torch.ones_like(v)).abs().sqrt()
-    return torch.nn.functional.normalize(torch.where(live, v.sign() * root_abs, torch.zeros_like(v)), dim=-1)
-
-
 def _signed_sqrt_l2_pool(x: Tensor) -> Tensor:
     xc = centre(x)
     peak = xc.detach().abs().amax(dim=(1, 2), keepdim=True)
     scaled = xc / torch.where(peak == 0, torch.ones_like(peak), peak)  # l2 normalisation removes the scale
-    return _signed_sqrt_l2(gather_triangle(torch.bmm(scaled, scaled.mT) * (1.0 / xc.shape[-1])))
+    return signed_sqrt_l2(gather_triangle(torch.bmm(scaled, scaled.mT) * (1.0 / xc.shape[-1])))
 
 
-@torch.compiler.assume_constant_result
-def _in_onnx_export() -> bool:
-    return torch.onnx.is_in_onnx_export()
-
-
-def _refuse_onnx(normalization: Normalization) -> None:
-    if torch.compiler.is_compiling() and _in_onnx_export():
-        described = describe_normalization(resolve_normalization(normalization))
-        raise RuntimeError(
-            f"normalization {described} is computed by an eigendecomposition, which has no ONNX form; "
-            "export a model with 'newton_schulz', 'none' or 'signed_sqrt_l2'"
-        )
+def _covariance_pool(x: Tensor) -> Tensor:
+    xc = centre(x)
+    return gather_triangle(torch.bmm(xc, xc.mT) * (1.0 / xc.shape[-1]))
 
 
 def _newton_schulz_pool(x: Tensor, n_iter: int, form: str, side: str, low: torch.dtype | None) -> Tensor:
@@ -198,6 +184,7 @@ def global_cov_pool(
     form: str = "auto",
     side: str = "auto",
     iteration_dtype: str | None = None,
+    pool_kwargs: Mapping[str, Any] | None = None,
 ) -> Tensor:
     """Global covariance pooling: covariance, normalisation, upper triangle.
 
@@ -206,7 +193,8 @@ def global_cov_pool(
         normalization: `'newton_schulz'` (the paper's), `'eigh'` (exact square root, Eq. (2)), `'power'`
             (Σ to the `exponent`, MPN-COV), `'log'` (log(Σ + eps·I) − log(eps)·I, after DeepO2P; eigenvalues below
             1e-7 of the largest are noise in float32, so choose `eps` above that), `'none'` (the covariance itself,
-            which overflows in float16) or `'signed_sqrt_l2'` (element-wise, after B-CNN). Or one's own: a
+            which overflows in float16), `'signed_sqrt_l2'` (element-wise, after B-CNN), `'dropcov'` (the covariance of
+            features whose channels are dropped in training) or `'isice'` (sparse inverse covariance). Or your own: a
             `ScalarFunction` of the eigenvalues; a callable from covariances `(B, D, D)`, symmetric, float32 or float64,
             to symmetric or upper triangular matrices `(B, D, D)`, differentiated by autograd; or the name that either
             is registered under (`register_normalization`).
@@ -215,10 +203,13 @@ def global_cov_pool(
         eps: Regulariser of `'log'`, in the units of the covariance.
         form: `'auto'`, or `'spectral'`, `'products'`, `'compose'` to force how Newton–Schulz is computed.
         side: `'auto'` (the smaller; D×D in a program exported for a range of sizes that spans both), or
-            `'covariance'` (D×D), `'gram'` (N×N); the same to `'none'` and `'signed_sqrt_l2'`, which are the D×D
-            matrix itself.
+            `'covariance'` (D×D), `'gram'` (N×N); the same to `'none'`, `'signed_sqrt_l2'`, `'dropcov'` and `'isice'`,
+            which work on the entries of the D×D matrix itself.
         iteration_dtype: `'bfloat16'` rounds the factors of the products inside Newton–Schulz to it, meant for GPUs;
             None computes them in the working precision. docs/performance.md has the error.
+        pool_kwargs: Options by name that one normalisation alone has: those of `timm_gcp.ops.dropcov.DropCov` for
+            `'dropcov'` (`training`, `beta`, `generator`, `channel_filter`), those of
+            `timm_gcp.ops.sparse_inverse.Isice` for `'isice'` (`sparsity`, `learning_rate`, `steps`, …).
 
     Returns:
         `(B, D(D+1)/2)` in row-major triangle order; float32 for half inputs under autocast, else of the type of `x`.
@@ -235,9 +226,10 @@ def global_cov_pool(
     low = check_iteration_dtype(iteration_dtype, normalization)
     check_choice("form", form, FORMS)
     check_choice("side", side, SIDES)
+    options = pool_options(normalization, pool_kwargs)
     out_dtype = result_dtype(x)
     with autocast_off(x.device):
-        features = _features(x)
+        features = as_positions(x)
         found = resolve_normalization(normalization)
         if not isinstance(found, (str, ScalarFunction)):
             check_choice("form", form, ("auto",))
@@ -245,13 +237,19 @@ def global_cov_pool(
         elif found == "newton_schulz":
             value = _newton_schulz_pool(features, n_iter, form, side, low)
         elif found == "none":
-            xc = centre(features)
-            value = gather_triangle(torch.bmm(xc, xc.mT) * (1.0 / xc.shape[-1]))
+            value = _covariance_pool(features)
+        elif found == "dropcov":
+            value = _covariance_pool(drop_channels(features, options))
+        elif found == "isice":
+            value = sparse_inverse(features, options)
         elif found == "signed_sqrt_l2":
             value = _signed_sqrt_l2_pool(features)
         else:
             check_choice("form", form, ("auto", "spectral"))
-            _refuse_onnx(normalization)
+            refuse_onnx(
+                f"normalization {describe_normalization(found)} is computed by an eigendecomposition",
+                "export a model with 'newton_schulz', 'none', 'signed_sqrt_l2', 'dropcov' or 'isice'",
+            )
             function = found if isinstance(found, ScalarFunction) else _scalar_function(found, n_iter, exponent, eps)
             value = SpectralPool.apply(features, function, use_gram(features.shape[1], features.shape[2], side))[0]
     return value.to(out_dtype)

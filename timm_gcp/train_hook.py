@@ -29,7 +29,8 @@ import timm_gcp.models  # noqa: F401  (registers them)
 from timm_gcp.schedules.scheduler import create
 from timm_gcp.schedules.spec import is_ours
 from timm_gcp.weights.classes import classes_of
-from timm_gcp.weights.record import KEY, record_of, with_record
+from timm_gcp.weights.record import KEY
+from timm_gcp.weights.record_sources import record_of, with_record
 from timm_gcp.weights.swap_names import as_swap, plain_name
 
 _NAME = "create_scheduler_v2"
@@ -72,7 +73,7 @@ def _replace(home: Any, name: str, extend: Callable[..., Any]) -> list[dict[str,
 
 
 def _warn_of_unread_keys(names: dict[str, Any]) -> None:
-    """Name the recipe's keys that the training script has no option for: argparse takes them without a word.
+    """Name the recipe's keys that the training script has no option for: argparse takes them silently.
 
     So a misspelt key, or distillation asked of a train.py that is too old for it, does not go unnoticed.
     """

@@ -27,7 +27,7 @@ lint-imports --no-cache
 # no covariance vector is.
 TIMM_TESTS_DIR="$(python tests/helpers/timm_sdist.py)"
 export TIMM_TESTS_DIR
-GITHUB_ACTIONS=true python -m pytest -q -n "$WORKERS" -p timm_gcp -p no:cacheprovider \
+GITHUB_ACTIONS=true TIMM_GCP_OFFLINE=1 python -m pytest -q -n "$WORKERS" -p timm_gcp -p no:cacheprovider \
     -c /dev/null --rootdir "$TIMM_TESTS_DIR" --confcutdir "$TIMM_TESTS_DIR" "$TIMM_TESTS_DIR/test_models.py" \
     -k "(gcp or shufflenet) and not (default_cfgs_non_std and (vit_small or deit_small))"
 

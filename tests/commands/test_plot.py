@@ -58,7 +58,7 @@ def test_schedule_panels_hold_the_curves(tmp_path, monkeypatch):
 
 def test_pairs():
     assert parse_pairs(["11-53", "2-50"]) == [Polynomial(11, 1, 53), Polynomial(2, 1, 50)]
-    with pytest.raises(ValueError, match=r"'11' is no polynomial decay.*Write rho-e_f, e\.g\. 11-53"):
+    with pytest.raises(ValueError, match=r"'11' is not a polynomial decay.*Write rho-e_f, e\.g\. 11-53"):
         parse_pairs(["11"])
     with pytest.raises(ValueError, match="`power` must be positive"):
         parse_pairs(["0-53"])

@@ -240,7 +240,7 @@ def test_wrong_checkpoints_are_named(trained, data, tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoint file"):
         load_detector(tmp_path / "none.pth")
     torch.save({"state_dict": {}}, tmp_path / "classifier.pth")
-    with pytest.raises(ValueError, match="is no detector checkpoint: it lacks detector"):
+    with pytest.raises(ValueError, match="is not a detector checkpoint: it lacks detector"):
         load_detector(tmp_path / "classifier.pth")
     whole = (trained[0] / "last.pth").read_bytes()
     for content, message in (

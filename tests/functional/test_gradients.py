@@ -11,7 +11,7 @@ from timm_gcp.functional import NORMALIZATIONS, covariance, global_cov_pool, mat
 
 # More positions than channels, and fewer: full rank, and singular always.
 SHAPES = [(2, 4, 3, 2), (2, 5, 3)]
-SMOOTH = ["newton_schulz", "none", "signed_sqrt_l2"]
+SMOOTH = ["newton_schulz", "none", "signed_sqrt_l2", "dropcov", "isice"]
 
 
 def leaf(*shape: int):
@@ -44,6 +44,7 @@ def test_newton_schulz_second_derivative(shape, form, side, n_iter):
         {"normalization": "log", "eps": 0.1},
         {"normalization": "none"},
         {"normalization": "signed_sqrt_l2"},
+        {"normalization": "isice"},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
@@ -51,7 +52,7 @@ def test_other_normalizations_first_derivative(shape, options, side):
     assert gradcheck(lambda x: global_cov_pool(x, side=side, **options), leaf(*shape))
 
 
-@pytest.mark.parametrize("normalization", ["none", "signed_sqrt_l2"])
+@pytest.mark.parametrize("normalization", ["none", "signed_sqrt_l2", "isice"])
 def test_elementwise_normalizations_second_derivative(normalization):
     assert gradgradcheck(lambda x: global_cov_pool(x, normalization), leaf(1, 3, 4))
 

@@ -1,4 +1,4 @@
-"""A scalar function of one's own, as a user would write it."""
+"""A scalar function of your own, as a user would write it."""
 
 from __future__ import annotations
 

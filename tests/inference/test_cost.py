@@ -113,8 +113,8 @@ def test_command_without_arguments_is_appendix_v(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "resnet50"], "'resnet50' is no GCP model; choose from mobilenetv2_100_gcp, "),
-        (["--model", "no_gcp_net"], "'no_gcp_net' is no GCP model"),
+        (["--model", "resnet50"], "'resnet50' is not a GCP model; choose from convnext_tiny_gcp, "),
+        (["--model", "no_gcp_net"], "'no_gcp_net' is not a GCP model"),
         (["--img-size", "0"], "--img-size: must be at least 1, got 0"),
         (["--batch-size", "0"], "--batch-size: must be at least 1, got 0"),
         (["--seconds", "0"], "--seconds: must be above 0, got 0"),

@@ -1,4 +1,4 @@
-"""Validation: metrics against hand-counted cases, the report, the picture, and refusals."""
+"""Validation: metrics against hand-counted cases, the report, the figure, and refusals."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_export(name):
             close(loaded(images(size)), model(images(size)))
 
 
-@pytest.mark.parametrize("normalization", ["eigh", "power", "log", "none", "signed_sqrt_l2"])
+@pytest.mark.parametrize("normalization", ["eigh", "power", "log", "none", "signed_sqrt_l2", "dropcov", "isice"])
 def test_export_every_normalization(normalization):
     pool = GlobalCovPool2d(6, None, normalization).eval()
     batch = torch.export.Dim("batch", min=1, max=64)
@@ -230,7 +230,7 @@ def test_onnx_with_any_height_and_width(tmp_path):
 
 
 @pytest.mark.parametrize("size", [2, 6])
-@pytest.mark.parametrize("normalization", ["newton_schulz", "none", "signed_sqrt_l2"])
+@pytest.mark.parametrize("normalization", ["newton_schulz", "none", "signed_sqrt_l2", "dropcov", "isice"])
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_onnx_layer(normalization, size, tmp_path):
     """Both sides; a dead sample gives zeros there too."""

@@ -13,7 +13,7 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
 pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="docs/ comes with a checkout, not with the wheel")
 
-# A model of one's own comes back from its checkpoint as any other.
+# A model of your own comes back from its checkpoint as any other.
 RELOAD = """
 from timm_gcp.weights.source import read_source
 record = read_source(Path("runs/cosine")).record

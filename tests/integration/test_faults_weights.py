@@ -175,7 +175,7 @@ def test_folders_with_unusable_weights(data: Path, tmp_path: Path, capsys: Any) 
 HUB = {
     "no such repository": ("nobody/else", None, "has no repository nobody/else"),
     "no such revision": ("someone/model@v9", None, "has no such revision"),
-    "no such name": ("a/b/c", None, "is no name of a repository"),
+    "no such name": ("a/b/c", None, "is not a name of a repository"),
     "401": ("someone/model", ("config.json", "401"), "someone/model"),
     "403": ("someone/model", ("model.safetensors", "403"), "someone/model"),
     "500": ("someone/model", ("config.json", "500"), "someone/model"),
@@ -236,15 +236,15 @@ def test_export_replaces_weight_folders_alone(tmp_path: Path, capsys: Any) -> No
     hostile.save(run / "model_best.pth.tar")
     (run / "summary.csv").write_text("epoch\n0\n")
     given = ["weights", "export", "--checkpoint", run, "--force", "--to"]
-    refused([*given, run], "is no weight folder", tmp_path, capsys, run)
+    refused([*given, run], "is not a weight folder", tmp_path, capsys, run)
     for name in ("notes", "empty weights"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "README.md").write_text("mine")
-        refused([*given, tmp_path / name], "is no weight folder", tmp_path, capsys, name)
-    refused([*given, run / "summary.csv"], "is no weight folder", tmp_path, capsys, "summary.csv")
+        refused([*given, tmp_path / name], "is not a weight folder", tmp_path, capsys, name)
+    refused([*given, run / "summary.csv"], "is not a weight folder", tmp_path, capsys, "summary.csv")
     target = tmp_path / "out"
     assert cli.main([str(word) for word in [*given, target]]) == 0
-    assert cli.main([str(word) for word in [*given, target]]) == 0  # a weight folder of one's own
+    assert cli.main([str(word) for word in [*given, target]]) == 0  # a weight folder of your own
     (target / "optimizer.pt").write_text("mine")
     capsys.readouterr()
     refused([*given, target], "it holds optimizer.pt", tmp_path, capsys, target)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from timm_gcp.weights.checkpoint import read_checkpoint
-from timm_gcp.weights.record import checked_record, record_from_args, record_from_folder
+from timm_gcp.weights.record import checked_record
+from timm_gcp.weights.record_sources import record_from_args, record_from_folder
 
 BOUNDED = settings(
     max_examples=60,

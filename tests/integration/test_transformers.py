@@ -12,7 +12,7 @@ from timm.data import create_transform, resolve_model_data_config
 from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
 
 from timm_gcp.cli import main
-from timm_gcp.weights.record import record_of, with_record
+from timm_gcp.weights.record_sources import record_of, with_record
 
 NAMES = ["church", "golf ball", "tench"]
 PREPARED = {"input_size": (3, 64, 64), "interpolation": "bilinear", "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25)}

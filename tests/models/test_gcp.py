@@ -283,6 +283,26 @@ def test_features_only(name):
     assert len(two(images(1, 3, 128, 128))) == 2
 
 
+@pytest.mark.parametrize(("normalization", "options"), [("isice", {"steps": 2}), ("dropcov", {"beta": 3.0})])
+def test_options_of_the_pooling(normalization, options):
+    """Reachable by timm's factory, kept by reset_classifier, trained; not asked of a feature extractor."""
+    keywords = {"normalization": normalization, "pool_kwargs": {**options, "concat_average": True}}
+    model = small("shufflenet_v2_x1_0_gcp", num_classes=3, reduce_dim=4, **keywords)
+    for classes in (3, 2):
+        model.reset_classifier(classes, "avg")
+        model.reset_classifier(classes, "gcp")
+        assert (model.global_pool.normalization, model.global_pool.pool_kwargs) == (normalization, options)
+        assert model.head_hidden_size == 1024 + 10
+        model.train()(images(4, 3, 64, 64)).square().sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    timm.create_model("resnet50_gcp", features_only=True, **keywords)
+
+
+def test_a_wide_covariance_of_a_model():
+    with pytest.raises(ValueError, match="a covariance of width 2048 gives 2,098,176 numbers an image"):
+        timm.create_model("resnet50_gcp", reduce_dim=2048)
+
+
 def test_features_only_follows_the_last_stage():
     for stage, reduction in [("stride1", 16), ("stride2", 32), ("maxpool", 32)]:
         extractor = timm.create_model("resnet18_gcp", features_only=True, last_stage=stage).eval()

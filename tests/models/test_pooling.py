@@ -75,7 +75,7 @@ def test_defaults_are_the_papers():
 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_settings_reach_the_function(normalization):
-    pool = GlobalCovPool2d(6, None, normalization, 3, exponent=0.3, eps=0.5)
+    pool = GlobalCovPool2d(6, None, normalization, 3, exponent=0.3, eps=0.5).eval()
     x = features(2, 6, 4, 4)
     assert torch.equal(pool(x), global_cov_pool(x, normalization, 3, exponent=0.3, eps=0.5))
 
@@ -145,6 +145,114 @@ def test_bad_options(options, text):
 def test_wrong_rank():
     with pytest.raises(ValueError, match=r"expected features of shape \(B, D, H, W\)"):
         GlobalCovPool2d(16, None)(torch.zeros(2, 16))
+
+
+@pytest.mark.parametrize(
+    ("normalization", "options"),
+    [
+        ("isice", {"sparsity": 0.1, "learning_rate": 0.5, "steps": 3, "inverse_iter": 4, "ridge": 0.01}),
+        ("dropcov", {"beta": 2.0, "kernel_size": 5}),
+        ("newton_schulz", {"max_dim": 6}),
+    ],
+)
+def test_pool_kwargs(normalization, options):
+    """Options of the pooling reach the function; the layer's own mode and filter do for DropCov."""
+    x = features(3, 6, 4, 4)
+    pool = GlobalCovPool2d(6, None, normalization, dtype=torch.float64, pool_kwargs=options)
+    if normalization == "dropcov":
+        assert [tuple(p.shape) for p in pool.parameters()] == [(5,)]
+        call = {"beta": 2.0, "channel_filter": pool.channel_filter}
+        torch.manual_seed(0)
+        trained = pool(x)
+        torch.manual_seed(0)
+        assert torch.equal(trained, global_cov_pool(x, "dropcov", pool_kwargs={**call, "training": True}))
+        trained.sum().backward()
+        assert pool.channel_filter.grad.abs().sum() > 0
+        assert torch.equal(pool.eval()(x), global_cov_pool(x, "none"))
+    else:
+        call = options if normalization == "isice" else None
+        assert torch.equal(pool(x), global_cov_pool(x, normalization, pool_kwargs=call))
+        assert list(pool.parameters()) == []
+    for twin in (copy.deepcopy(pool), pickle.loads(pickle.dumps(pool)), torch.fx.symbolic_trace(pool.eval())):
+        assert torch.equal(twin.eval()(x), pool.eval()(x))
+
+
+@pytest.mark.parametrize("normalization", ["newton_schulz", "isice"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_average_beside_the_covariance(normalization, size):
+    """GAP of the unreduced map, then the covariance: one linear layer is the sum of two classifiers' logits."""
+    pool = layer(12, 5, normalization, pool_kwargs={"concat_average": True}).eval()
+    x = features(3, 12, size, size, dtype=torch.float32)
+    found = pool(x)
+    assert found.shape == (3, pool.out_features) == (3, 12 + 15)
+    torch.testing.assert_close(found[:, :12], x.mean((2, 3)))
+    assert torch.equal(found[:, 12:], global_cov_pool(pool.reduction(x), normalization))
+    fc = nn.Linear(27, 4)
+    both = x.mean((2, 3)) @ fc.weight[:, :12].T + found[:, 12:] @ fc.weight[:, 12:].T + fc.bias
+    torch.testing.assert_close(fc(found), both)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert pool(x).dtype == torch.float32
+    assert pool.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
+    assert "concat_average=True, out_features=27" in repr(pool)
+
+
+def test_average_in_torchscript():
+    pool = layer(12, 5, pool_kwargs={"concat_average": True}).eval()
+    x = features(3, 12, 3, 3, dtype=torch.float32)
+    torch.testing.assert_close(torch.jit.script(pool)(x), pool(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"pool_kwargs": {"steps": 3}},
+            r"has 'steps', which normalization 'newton_schulz' does not know; it takes conc",
+        ),
+        (
+            {"normalization": "isice", "pool_kwargs": {"step": 3}},
+            r"it takes sparsity, .*max_dim\. Did you mean 'steps'\?",
+        ),
+        (
+            {"normalization": "dropcov", "pool_kwargs": {"training": True}},
+            "has 'training', which normalization 'dropcov'",
+        ),
+        ({"normalization": "isice", "pool_kwargs": {"steps": 0}}, "steps is 0; give a whole number"),
+        ({"normalization": "dropcov", "pool_kwargs": {"beta": -1}}, "beta is -1; give a number of at least 0"),
+        ({"normalization": "dropcov", "pool_kwargs": {"kernel_size": 2}}, "kernel_size is 2; give an odd whole number"),
+        ({"pool_kwargs": {"concat_average": 1}}, "concat_average is 1; give True or False"),
+        ({"pool_kwargs": {"max_dim": 0}}, "max_dim is 0; give a whole number of at least 1"),
+        ({"pool_kwargs": "steps=3"}, "pool_kwargs is 'steps=3'; give a mapping of names to values"),
+    ],
+)
+def test_bad_pool_kwargs(options, text):
+    with pytest.raises(ValueError, match=text):
+        GlobalCovPool2d(16, 8, **options)
+
+
+def test_bad_pool_kwargs_of_the_function():
+    x = features(2, 4, 9)
+    with pytest.raises(
+        ValueError, match=r"has 'step', which normalization 'isice' does not know; it takes sparsity, lea"
+    ):
+        global_cov_pool(x, "isice", pool_kwargs={"step": 3})
+    with pytest.raises(ValueError, match=r"which normalization 'eigh' does not know; it takes none\."):
+        global_cov_pool(x, "eigh", pool_kwargs={"steps": 3})
+
+
+def test_a_wide_covariance_says_its_memory_first():
+    text = (
+        r"width 2048 gives 2,098,176 numbers an image: in float32 16\.8 MB for the matrix, 8\.4 MB for the vector, and "
+        r"8\.4 GB for a classifier of 1000 classes; give reduce_dim=256, or raise the limit with "
+        r"pool_kwargs=\{'max_dim': 2048\}"
+    )
+    with pytest.raises(ValueError, match=text):
+        GlobalCovPool2d(2048, None)
+    for limit in (2048, None):
+        assert GlobalCovPool2d(2048, None, pool_kwargs={"max_dim": limit}).out_features == 2048 * 2049 // 2
+    assert GlobalCovPool2d(1024, None).dim == 1024
+    with pytest.raises(ValueError, match="width 9 gives 45 numbers an image: in float32 324 bytes for the matrix"):
+        GlobalCovPool2d(9, None, pool_kwargs={"max_dim": 8})
 
 
 @pytest.mark.parametrize("size", [2, 6])

@@ -23,6 +23,16 @@ CASES = {
     "efficientnet": ("efficientnet_lite0", {"num_classes": 4}, {"reduce_dim": 8, "act_layer": nn.ReLU6, "n_iter": 2}),
     "regnet": ("regnetx_002", {"num_classes": 4}, {"reduce_dim": 8, "normalization": "log", "eps": 0.1}),
     "power": ("test_convnext", {"num_classes": 4}, {"reduce_dim": 8, "normalization": "power", "exponent": 0.3}),
+    "isice": (
+        "test_resnet",
+        {"num_classes": 4},
+        {"reduce_dim": 8, "normalization": "isice", "pool_kwargs": {"steps": 2}},
+    ),
+    "dropcov": (
+        "test_resnet",
+        {"num_classes": 4},
+        {"reduce_dim": 8, "normalization": "dropcov", "pool_kwargs": {"beta": 2.0, "concat_average": True}},
+    ),
     "no reduction": ("test_byobnet", {"num_classes": 4}, {"reduce_dim": None, "init": "torch"}),
     "no classifier": ("test_resnet", {"num_classes": 0}, {"reduce_dim": 8, "act_layer": nn.LeakyReLU}),
 }

@@ -1,4 +1,4 @@
-"""Normalisations of one's own: values and gradients, what is refused, registered names."""
+"""Normalisations of your own: values and gradients, what is refused, registered names."""
 
 from __future__ import annotations
 
@@ -198,7 +198,10 @@ def test_printed():
     assert "partial" in describe_normalization(functools.partial(shrink))
 
 
-NAMES = "choose one of 'newton_schulz', 'eigh', 'power', 'log', 'none', 'signed_sqrt_l2', or give a ScalarFunction or a"
+NAMES = (
+    "choose one of 'newton_schulz', 'eigh', 'power', 'log', 'none', 'signed_sqrt_l2', 'dropcov', 'isice', "
+    "or give a ScalarFunction or a"
+)
 
 
 @pytest.mark.parametrize("given", ["svd", None, 3, ["log"], torch.eye(2)])
@@ -308,7 +311,7 @@ def test_a_registered_name_stands_for_it(own):
     assert "normalization='mine'" in repr(pool)
     assert table.registered_name(own) == "mine"
     assert table.registered_name(sum) is sum
-    with pytest.raises(ValueError, match=r"'signed_sqrt_l2', 'mine', or give a ScalarFunction"):
+    with pytest.raises(ValueError, match=r"'isice', 'mine', or give a ScalarFunction"):
         resolve_normalization("yours")
 
 

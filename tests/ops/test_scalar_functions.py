@@ -1,4 +1,4 @@
-"""Scalar functions of one's own from a value and a derivative: values, gradients, both sides, degenerate features."""
+"""Scalar functions of your own from a value and a derivative: values, gradients, both sides, degenerate features."""
 
 from __future__ import annotations
 

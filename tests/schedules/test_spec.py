@@ -1,4 +1,4 @@
-"""Schedules of one's own; what `--sched` reads otherwise is tested in `test_scheduler.py`."""
+"""Schedules of your own; what `--sched` reads otherwise is tested in `test_scheduler.py`."""
 
 from __future__ import annotations
 

@@ -8,15 +8,17 @@ import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from timm_gcp.weights import cards
+from timm_gcp.weights import card_metadata, cards, cards_page
 from timm_gcp.weights import catalog as table
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_page_is_what_its_command_prints() -> None:
-    assert (ROOT / "MODEL_CARDS.md").read_text(encoding="utf-8") == cards.model_cards(), f"run `{cards.COMMAND}`"
-    script = ROOT / cards.COMMAND.split()[1]
+    assert (ROOT / "MODEL_CARDS.md").read_text(encoding="utf-8") == cards_page.model_cards(), (
+        f"run `{cards_page.COMMAND}`"
+    )
+    script = ROOT / cards_page.COMMAND.split()[1]
     assert script.is_file() and "model_cards()" in script.read_text()
 
 
@@ -25,7 +27,7 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     copy.parent.mkdir(parents=True)
     copy.write_text((ROOT / "tools" / "release" / "make_model_cards.py").read_text())
     runpy.run_path(str(copy), run_name="__main__")
-    assert (tmp_path / "MODEL_CARDS.md").read_text() == cards.model_cards()
+    assert (tmp_path / "MODEL_CARDS.md").read_text() == cards_page.model_cards()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["MODEL_CARDS.md", "tools"]
 
 
@@ -69,6 +71,6 @@ def test_card_of_weights_outside_the_table() -> None:
 
 
 def test_model_index_survives_the_hub_clients_round_trip() -> None:
-    index = cards.front_matter("resnet50_gcp.adju_in1k")["model-index"]
+    index = card_metadata.front_matter("resnet50_gcp.adju_in1k")["model-index"]
     name, results = model_index_to_eval_results(index)
     assert name == "resnet50_gcp.adju_in1k" and results[0].source_url == table.SOURCE_URL

@@ -220,7 +220,7 @@ def test_third_party_weights_need_a_licence(tmp_path: Path) -> None:
     upload = hub.prepare(name, licence="Apache-2.0")
     card = upload.files["README.md"]
     assert isinstance(card, bytes) and b"license: apache-2.0" in card and b"states no licence" not in card
-    # The same under a name of one's own: the naming of the tensors tells where they come from.
+    # The same under a name of your own: the naming of the tensors tells where they come from.
     theirs = {key.replace("global_pool.reduction.0.conv", "dimension_reduction.0")
                  .replace("global_pool.reduction.0.bn", "dimension_reduction.1"): value
               for key, value in tiny.model().state_dict().items()}  # fmt: skip

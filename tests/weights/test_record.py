@@ -14,6 +14,7 @@ from tiny import ARCH
 
 import timm_gcp  # noqa: F401  (registers the models)
 from timm_gcp.weights import record as records
+from timm_gcp.weights import record_sources
 from timm_gcp.weights.classes import classes_of, names_in_order
 from timm_gcp.weights.data_config import read_data_config
 from timm_gcp.weights.rebuild import rebuild
@@ -36,20 +37,27 @@ def test_plain_values_there_and_back():
     assert record.data_config["input_size"] == (1, 32, 32) and record.label_names == ("a", "b") and record.full
     assert record.recipe == {"epochs": 3} and record.metrics == {"top1": 90.0}
     assert records.checked_record(json.loads(json.dumps(record.plain())), "x", "here") == record
-    args = records.with_record(argparse.Namespace(model=ARCH), record)
-    assert records.record_from_args(vars(args), "x").model_args == record.model_args
+    args = record_sources.with_record(argparse.Namespace(model=ARCH), record)
+    assert record_sources.record_from_args(vars(args), "x").model_args == record.model_args
+
+
+def test_options_of_the_pooling_there_and_back():
+    args = {"normalization": "isice", "pool_kwargs": {"steps": 3, "sparsity": 0.1, "concat_average": True}}
+    record = records.checked_record({**FULL, "model_args": args}, "x", "here")
+    assert record.model_args == args
+    assert records.checked_record(json.loads(json.dumps(record.plain())), "x", "here") == record
 
 
 def test_arguments_of_a_run_without_a_record():
     args = {"model": ARCH, "num_classes": 4, "gp": "avg", "bn_eps": 0.5, "input_size": [1, 64, 48], "mean": [0.1],
             "model_kwargs": {"reduce_dim": 8}, "data_dir": "some/birds", "epochs": 3, "resume": "secret"}  # fmt: skip
-    record = records.record_from_args(args, "x")
+    record = record_sources.record_from_args(args, "x")
     assert record.model_args == {"num_classes": 4, "global_pool": "avg", "bn_eps": 0.5, "in_chans": 1, "reduce_dim": 8}
     assert record.data_config == {"input_size": (1, 64, 48), "mean": (0.1,)} and not record.full
     assert record.data_folder == "birds" and record.recipe == {"epochs": 3}
-    assert records.record_from_args({"epochs": 3}, "x") == records.Record()
+    assert record_sources.record_from_args({"epochs": 3}, "x") == records.Record()
     with pytest.raises(ValueError, match="x: model_kwargs must be a mapping, got 'a=1'"):
-        records.record_from_args({"model": ARCH, "model_kwargs": "a=1"}, "x")
+        record_sources.record_from_args({"model": ARCH, "model_kwargs": "a=1"}, "x")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +72,9 @@ def test_arguments_of_a_run_without_a_record():
         ({"model_args": {"act_layer": {"a": 1}}}, "act_layer must be a plain value"),
         ({"model_args": {"num_classes": 10**9}}, "num_classes must be a whole number from 0 to 1e"),
         ({"model_args": {"in_chans": "3"}}, "in_chans must be a whole number from 1 to 1000"),
+        ({"model_args": {"pool_kwargs": "steps"}}, "pool_kwargs must be a mapping of names to numbers, true or false"),
+        ({"model_args": {"pool_kwargs": {"steps": [1]}}}, "pool_kwargs must be a mapping of names to numbers"),
+        ({"model_args": {"pool_kwargs": {"a b": 1}}}, "pool_kwargs must be a mapping of names to numbers"),
         ({"label_names": [1, 2]}, "label_names must be a list of strings"),
         ({"label_names": ["a"]}, "label_names must be 2 names, one a class"),
         ({"class_map": {"a": "0"}}, "class_map must be a mapping of names to whole numbers"),
@@ -129,7 +140,7 @@ def test_args_yaml_beside_a_checkpoint(tmp_path: Path):
 def test_configuration_beside_safetensors(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"architecture": 1}')
     with pytest.raises(ValueError, match=r"config\.json is not the configuration of a timm model"):
-        records.record_from_folder(tmp_path)
+        record_sources.record_from_folder(tmp_path)
 
 
 def test_what_cannot_be_rebuilt():
@@ -149,7 +160,7 @@ def test_timm_that_notes_no_arguments(monkeypatch: pytest.MonkeyPatch):
     args = argparse.Namespace(
         model_kwargs={"reduce_dim": 8}, gp="gcp", in_chans=None, input_size=[1, 32, 32], bn_eps=0.5
     )
-    found = records.record_of(model, FULL["data_config"], args, {"a": 0, "b": 1, "c": 2})
+    found = record_sources.record_of(model, FULL["data_config"], args, {"a": 0, "b": 1, "c": 2})
     assert found.model_args == {
         "reduce_dim": 8, "global_pool": "gcp", "in_chans": 1, "bn_eps": 0.5, "num_classes": 3,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The command `timm-gcp weights list|import|fetch|export|push`."""
+"""The command `timm-gcp weights list|import|fetch|export|push|release`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from timm_gcp.commands import release
 from timm_gcp.common.messages import one_line
 from timm_gcp.inference.options import add_data_arguments, data_options
 from timm_gcp.weights import catalog as table
@@ -37,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     importing.add_argument("--as", dest="name", metavar="ARCH.TAG", help="name; told by the file name if it is theirs")
     _conversion(importing)
 
-    fetching = commands.add_parser("fetch", help="download the authors' file from Google Drive and import it")
+    fetching = commands.add_parser("fetch", help="download the authors' file and import it")
     fetching.add_argument("name", metavar="NAME", help="such as resnet50_gcp.norm_in1k; see `timm-gcp weights list`")
-    fetching.add_argument("--url", help="download from here instead of Google Drive")
+    fetching.add_argument("--url", help="download from here, not from $TIMM_GCP_MIRROR or Google Drive")
     fetching.add_argument("--force", action="store_true", help="replace weights of that name")
 
     exporting = commands.add_parser("export", help="training checkpoint -> weight folder anywhere")
@@ -63,6 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pushing.add_argument("--licence", "--license", metavar="SPDX-ID", help="licence, where the source states none")
     pushing.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
 
+    release.add_arguments(commands.add_parser("release", help="fetch, convert, verify and upload the authors' weights"))
+
 
 def _conversion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", metavar="PATH", help="checkpoint file, or folder of a run (best, else last)")
@@ -79,7 +82,7 @@ def _conversion(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the subcommand; the exit status."""
-    run = {"list": _list, "import": _import, "fetch": _fetch, "export": _export, "push": _push}
+    run = {"list": _list, "import": _import, "fetch": _fetch, "export": _export, "push": _push, "release": release.main}
     return run[args.weights_command](args)
 
 
@@ -170,18 +173,15 @@ def _fetch(args: argparse.Namespace) -> int:
     if store.find(args.name) is not None and not args.force:
         print(f"{args.name} is on this machine already: {store.find(args.name)}. --force downloads it again.")
         return 0
-    from timm_gcp.weights import drive
-    from timm_gcp.weights.importing import import_file
+    from timm_gcp.weights import download
+    from timm_gcp.weights.fetch import fetch
 
-    path = drive.download(args.name, args.url)
-    try:
-        result = import_file(path, args.name, replace=args.force)
-    except ValueError as error:
-        if str(error).startswith(str(path)):  # the file's own fault: the next attempt is not to meet it again
-            path.unlink(missing_ok=True)
-            raise ValueError(f"{error} The download is thrown away.") from error
-        raise
+    result = fetch(args.name, args.url, replace=args.force, keep=True)
+    if result is None:
+        print(f"{args.name} is on this machine already: {store.find(args.name)}.")  # from another process
+        return 0
     _report(result)
+    path = store.home() / "downloads" / download.file_name(table.WEIGHTS[args.name])
     print(f"The download can be removed: {path}")
     return 0
 

@@ -234,7 +234,7 @@ def check_same_classes(train: ClassFolders, validation: ClassFolders, class_map:
     """Check that two splits have the same classes, or that a class map settles their indices.
 
     Raises:
-        ValueError: They have not; names the classes that one of them lacks.
+        ValueError: They differ; names the classes that one of them lacks.
     """
     for found in (train, validation):
         class_indices(found, class_map)

@@ -121,9 +121,9 @@ def gcp_backbone(
         extra_blocks: What follows the pyramid's last map; torchvision's `LastLevelMaxPool` when left out.
 
     Raises:
-        ValueError: For an unknown model or option, a checkpoint that does not fit, a network without those strides, or
+        ValueError: An unknown model or option, a checkpoint that does not fit, a network without those strides, or
             two sources of weights.
-        FileNotFoundError: If `checkpoint` is no file, or a swap has no weights.
+        FileNotFoundError: `checkpoint` is not a file, or a swap has no weights.
     """
     if norm not in NORMS:
         raise ValueError(f"norm must be one of {', '.join(NORMS)}. Got {norm!r}.")
@@ -158,7 +158,7 @@ def last_stage_options(name: str, last_stage: str | None) -> dict[str, Any]:
     """Model keywords that give `last_stage`: only GCP ResNets have the choice.
 
     Raises:
-        ValueError: For an unknown model or last stage, or one that the model has not.
+        ValueError: An unknown model or last stage, or one that the model does not have.
     """
     architecture = architecture_of(name)
     if last_stage is not None and last_stage not in LAST_STAGES:

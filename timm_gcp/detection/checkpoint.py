@@ -53,8 +53,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint that `save_checkpoint` wrote, tensors on the CPU.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it can't be read safely, or is no detector checkpoint.
+        FileNotFoundError: There is no such file.
+        ValueError: It can't be read safely, or is not a detector checkpoint.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"no checkpoint file {str(path)!r}.")
@@ -62,7 +62,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     missing = [key for key in KEYS if key not in content]
     if missing:
         raise ValueError(
-            f"{str(path)!r} is no detector checkpoint: it lacks {', '.join(missing)}. "
+            f"{str(path)!r} is not a detector checkpoint: it lacks {', '.join(missing)}. "
             "Take a file that `timm-gcp detect train` wrote; a classifier's goes to its --checkpoint."
         )
     return checked_content(path, content)
@@ -76,8 +76,8 @@ def load_detector(path: str | Path, **overrides: Any) -> tuple[nn.Module, dict[s
         **overrides: Keywords to build it with instead of the stored ones (`box_score_thresh`, `min_size`, ...).
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no detector checkpoint.
+        FileNotFoundError: There is no such file.
+        ValueError: It is not a detector checkpoint.
     """
     content = read_checkpoint(path)
     spec = {**content["detector"], **overrides}

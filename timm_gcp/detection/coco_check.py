@@ -26,8 +26,8 @@ def read_coco(path: Path) -> dict[str, Any]:
     """Parse an annotation file; what it returns has COCO's form, though ids may point nowhere and boxes lie anywhere.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is not JSON or not in COCO's form; names the entry.
+        FileNotFoundError: There is no such file.
+        ValueError: The file is not JSON or not in COCO's form; names the entry.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no annotation file {str(path)!r}.")

@@ -38,7 +38,7 @@ def find_split(data_dir: str | Path, split: str) -> CocoFiles:
     """Find `annotations/instances_{split}.json` and the folder `{split}`; `train` also stands for `train2017`.
 
     Raises:
-        FileNotFoundError: Naming what was looked for.
+        FileNotFoundError: There is none; says what was looked for.
     """
     root = Path(data_dir)
     tried = []
@@ -92,8 +92,8 @@ class CocoDataset(Dataset):
             segmentations: Check the segmentations although items carry no masks, for evaluation by them.
 
         Raises:
-            FileNotFoundError: If the json file, the folder or images are missing.
-            ValueError: For anything inconsistent, naming the annotation.
+            FileNotFoundError: The json file, the folder or images are missing.
+            ValueError: Anything inconsistent, naming the annotation.
         """
         if in_chans not in MODES:
             raise ValueError(f"in_chans must be one of {', '.join(map(str, MODES))}. Got {in_chans}.")
@@ -220,7 +220,7 @@ def read_image(path: Path, in_chans: int, size: tuple[int, int] | None = None) -
             these, and so the image is read as stored.
 
     Raises:
-        ValueError: If the file is not an image that can be read.
+        ValueError: The file is not an image that can be read.
     """
     pixels = np.array(open_image(path, in_chans, size=size))
     return torch.from_numpy(pixels).reshape(*pixels.shape[:2], in_chans).permute(2, 0, 1).float() / 255

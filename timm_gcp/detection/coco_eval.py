@@ -67,8 +67,8 @@ def evaluate(
         and large objects; NaN where the ground truth has no such object.
 
     Raises:
-        ValueError: If a result names an image or category that the ground truth has not, or for an unknown kind.
-        ImportError: If faster-coco-eval is not installed.
+        ValueError: A result names an image or category that the ground truth does not have, or the kind is unknown.
+        ImportError: Faster-coco-eval is not installed.
     """
     try:
         from faster_coco_eval import COCO, COCOeval_faster

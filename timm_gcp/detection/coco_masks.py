@@ -13,7 +13,7 @@ def mask_api() -> Any:
     """Mask functions of the evaluator's package (imported here, since only detection needs it).
 
     Raises:
-        ImportError: If faster-coco-eval is not installed.
+        ImportError: Faster-coco-eval is not installed.
     """
     try:
         from faster_coco_eval.core import mask
@@ -26,7 +26,7 @@ def check_segmentation(segmentation: Any, height: int, width: int, where: str) -
     """Check a segmentation in any of COCO's three forms, see `decode_segmentation`.
 
     Raises:
-        ValueError: If it has none of these forms, a polygon lies far from the image, or the code is for another image
+        ValueError: It has none of these forms, a polygon lies far from the image, or the code is for another image
             size.
     """
     if isinstance(segmentation, list):
@@ -66,7 +66,7 @@ def decode_segmentation(segmentation: Any, height: int, width: int, where: str) 
         where: What to call this annotation in an error.
 
     Raises:
-        ValueError: If it has none of these forms, a polygon lies far from the image, or the code is for another image
+        ValueError: It has none of these forms, a polygon lies far from the image, or the code is for another image
             size.
     """
     check_segmentation(segmentation, height, width, where)

@@ -23,12 +23,12 @@ def checked_content(path: str | Path, content: Mapping[str, Any]) -> dict[str, A
     """The content of a detector checkpoint: its description, categories, weights and epoch are what they should be.
 
     Raises:
-        ValueError: Naming the file and what is wrong.
+        ValueError: It is not one; names the file and what is wrong.
     """
 
     def refuse(what: str) -> ValueError:
         return ValueError(
-            f"{str(path)!r} is no detector checkpoint: {what}. Take a file that `timm-gcp detect train` wrote."
+            f"{str(path)!r} is not a detector checkpoint: {what}. Take a file that `timm-gcp detect train` wrote."
         )
 
     spec, categories, epoch = content["detector"], content["categories"], content["epoch"]
@@ -42,7 +42,7 @@ def checked_content(path: str | Path, content: Mapping[str, Any]) -> dict[str, A
     if not isinstance(categories, Mapping) or not all(
         type(number) is int and isinstance(name, str) for number, name in categories.items()
     ):
-        raise refuse("its categories are no names by number")
+        raise refuse("its categories are not names by number")
     if spec["num_classes"] != len(categories) + 1:
         raise refuse(f"it has {len(categories)} categories for {spec['num_classes']} classes, background included")
     if type(epoch) is not int or not 0 <= epoch < 10**9 or not isinstance(content["history"], list):

@@ -51,7 +51,7 @@ def draw_detections(
         shortest_side: Smaller images are enlarged to this, so that the text can be read.
 
     Raises:
-        ValueError: If `score_threshold` is outside [0, 1].
+        ValueError: `score_threshold` is outside [0, 1].
     """
     if not 0 <= score_threshold <= 1:
         raise ValueError(f"score_threshold must be in [0, 1]. Got {score_threshold}.")
@@ -132,7 +132,7 @@ def side_by_side(images: Sequence[Image.Image], gap: int = 8) -> Image.Image:
     """Images of one height in a row on white.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: There is none.
     """
     if not images:
         raise ValueError("side_by_side needs at least one image.")

@@ -42,7 +42,7 @@ def join_processes(device: str | None = None) -> Processes:
     """Pick the device, and join the other processes where torchrun started several.
 
     Raises:
-        ValueError: If the device is not there.
+        ValueError: The device is not there.
     """
     name = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
@@ -112,7 +112,7 @@ def train_one_epoch(
     """Train for one epoch; returns the mean of each loss (and their sum, `loss`) over its steps.
 
     Raises:
-        RuntimeError: If the loss is not finite, with the losses of that step.
+        RuntimeError: The loss is not finite, with the losses of that step.
     """
     model.train()
     sums: dict[str, float] = defaultdict(float)
@@ -168,5 +168,5 @@ def detect(
 
 
 def _to(targets: Iterable[Mapping[str, Any]], device: torch.device) -> list[dict[str, Tensor]]:
-    """Targets on the device, without what is no tensor."""
+    """Targets on the device, without what is not a tensor."""
     return [{key: value.to(device) for key, value in target.items() if isinstance(value, Tensor)} for target in targets]

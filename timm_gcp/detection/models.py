@@ -72,7 +72,7 @@ def fasterrcnn_gcp_fpn(
         **options: Any other keyword of torchvision's `FasterRCNN` (`min_size`, `box_score_thresh`, ...).
 
     Raises:
-        ValueError: As `gcp_backbone`, and for a wrong number of classes or of anchor sizes.
+        ValueError: As `gcp_backbone`, or a wrong number of classes or of anchor sizes.
     """
     _check_classes(num_classes)
     _check_sizes(anchor_sizes)
@@ -164,7 +164,7 @@ def build_detector(detector: str, name: str, num_classes: int, **options: Any) -
     """Build one of `DETECTORS` by name.
 
     Raises:
-        ValueError: For an unknown detector, and as its own function.
+        ValueError: An unknown detector, or as its own function.
     """
     if detector not in DETECTORS:
         raise ValueError(f"unknown detector {detector!r}. Choose one of {', '.join(DETECTORS)}.")

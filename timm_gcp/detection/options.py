@@ -160,7 +160,7 @@ def find_detection_recipe(name: str | Path) -> Path:
     """A recipe given as a path, or as the name of a shipped detection recipe.
 
     Raises:
-        FileNotFoundError: Listing the known names.
+        FileNotFoundError: There is none of that name; lists the known ones.
     """
     if Path(name).is_file():
         return Path(name)

@@ -43,7 +43,7 @@ def split_files(options: argparse.Namespace, split: str) -> CocoFiles:
     """Files of `train` or `val`: `{split}_json` with `{split}_images`, or `{split}_split` in `data_dir`.
 
     Raises:
-        ValueError: If neither is given, or one file without the other.
+        ValueError: Neither is given, or one file without the other.
     """
     annotations, images = getattr(options, f"{split}_json"), getattr(options, f"{split}_images")
     if (annotations is None) != (images is None):
@@ -77,10 +77,10 @@ def run_training(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     `results.json` (COCO's results form) and `metrics.json`.
 
     Raises:
-        ValueError: For options that do not go together, or a checkpoint of another detector.
-        FileNotFoundError: If data or checkpoints are missing.
-        RuntimeError: If the loss is not finite.
-        FileExistsError: If the output folder holds another run.
+        ValueError: Options that do not go together, or a checkpoint of another detector.
+        FileNotFoundError: Data or checkpoints are missing.
+        RuntimeError: The loss is not finite.
+        FileExistsError: The output folder holds another run.
     """
     _check(options)
     processes = join_processes(options.device)
@@ -115,7 +115,7 @@ def _begin(options: argparse.Namespace) -> None:
     """Check that no other run lies in the output folder, or remove its files where they are to be replaced.
 
     Raises:
-        FileExistsError: If one does.
+        FileExistsError: One does.
     """
     output = Path(options.output)
     there = [output / name for name in (LAST, SUMMARY, RESULTS_FILE, METRICS_FILE) if (output / name).is_file()]

@@ -24,9 +24,9 @@ def architecture_of(name: str) -> str:
     """Architecture behind a model name: `arch`, `arch.tag`, `local-dir:PATH`, `hf-hub:ID`; `gcp:NAME` for a swap.
 
     Raises:
-        ValueError: For an architecture that timm does not know.
-        FileNotFoundError: For a folder without a configuration.
-        RuntimeError: If the Hub does not deliver.
+        ValueError: An architecture that timm does not know.
+        FileNotFoundError: A folder without a configuration.
+        RuntimeError: The Hub does not deliver.
     """
     if (swap := swap_behind(name)) is not None:
         return swap.name
@@ -46,8 +46,8 @@ def read_classifier(checkpoint: str | Path) -> dict[str, torch.Tensor]:
     """State dict of a classifier's checkpoint in this package's names, whatever its layout.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it holds no weights.
+        FileNotFoundError: There is no such file.
+        ValueError: It holds no weights.
     """
     path = find_checkpoint(checkpoint)
     try:
@@ -61,11 +61,11 @@ def read_classifier(checkpoint: str | Path) -> dict[str, torch.Tensor]:
 def load_classifier(body: nn.Module, name: str, checkpoint: str | Path, in_chans: int = 3) -> None:
     """Load the backbone's part of a classifier checkpoint, in place, tensor by tensor.
 
-    What the backbone has must all be there; what it has not may only belong to the classifier's head.
+    What the backbone has must all be there; what it lacks may only belong to the classifier's head.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: Listing the names that are missing, foreign or wrongly sized.
+        FileNotFoundError: There is no such file.
+        ValueError: Names are missing, foreign or wrongly sized; lists them.
     """
     given = read_classifier(checkpoint)
     wanted = body.state_dict()

@@ -170,7 +170,7 @@ def check_pair(name: str) -> None:
         return
     if "_gcp" not in name or not timm.is_model(name):
         known = [model for model in timm.list_models("*_gcp*") if timm.is_model(twin(model))]
-        raise ValueError(f"{name!r} is no GCP model; choose from {', '.join(known)}.")
+        raise ValueError(f"{name!r} is not a GCP model; choose from {', '.join(known)}.")
 
 
 def table(costs: Sequence[Cost], paper: bool = False) -> str:

@@ -49,7 +49,8 @@ def check_exportable(model: Any) -> None:
         if normalization in EIGENDECOMPOSED:
             raise ValueError(
                 f"the model's normalization={normalization!r} is an eigendecomposition, which ONNX lacks: "
-                "export a model with newton_schulz (more n_iter come closer to the exact root), none or signed_sqrt_l2."
+                "export a model with newton_schulz (more n_iter come closer to the exact root), none, signed_sqrt_l2, "
+                "dropcov or isice."
             )
 
 

@@ -24,7 +24,7 @@ def plot_landscape(
         log_scale: logarithmic vertical axes, for ranges that differ by orders of magnitude.
 
     Raises:
-        ValueError: when there is nothing to draw.
+        ValueError: There is nothing to draw.
     """
     if not rows or not all(runs and all(runs.values()) for runs in rows.values()):
         raise ValueError("nothing to draw: every run needs at least one probe.")

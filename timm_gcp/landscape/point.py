@@ -18,7 +18,7 @@ def find_layer(model: nn.Module, name: str | None = None) -> nn.Module:
     """The module called `name`, or the first `nn.Conv2d` in registration order when no name is given.
 
     Raises:
-        ValueError: when there is no such module; the message lists the convolutions of the model.
+        ValueError: There is no such module; the message lists the convolutions of the model.
     """
     convolutions = [key for key, module in model.named_modules() if isinstance(module, nn.Conv2d)]
     if name is None:

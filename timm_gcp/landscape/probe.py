@@ -46,7 +46,7 @@ def equal_steps(low: float, high: float, points: int = 50) -> Tensor:
     """`points` equally spaced step sizes from `low` to `high`, both included, as a float64 tensor (Appendix I).
 
     Raises:
-        ValueError: unless 0 < low < high are finite and points is at least 2.
+        ValueError: Not 0 < low < high, both finite, or fewer than 2 points.
     """
     if not 0 < low < high < float("inf"):
         raise ValueError(f"step sizes need 0 < low < high, both finite; got low={low}, high={high}. Lower the first.")
@@ -90,7 +90,7 @@ def probe(
         loss: mean loss over a batch; the gradient, and with it the meaning of η, scales with 1/B.
 
     Raises:
-        ValueError: for an unknown layer or mode, a layer that is used twice or not at all, or mismatched sizes.
+        ValueError: An unknown layer or mode, a layer that is used twice or not at all, or mismatched sizes.
     """
     _check(images, targets, batch_norm)
     chunk = chunk_size if chunk_size is not None else max(1, IMAGES_PER_PASS // len(images))
@@ -127,7 +127,7 @@ def largest_stable_step(
     η is doubled from `low` until one of them fails, then bisected.
 
     Raises:
-        ValueError: for `factor` of 1 or less, or when already `low` is unstable.
+        ValueError: `factor` is 1 or less, or `low` is already unstable.
     """
     _check(images, targets, batch_norm)
     if factor <= 1:

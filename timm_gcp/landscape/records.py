@@ -71,8 +71,8 @@ def read_records(path: str | Path) -> list[Record]:
     """Read a CSV of `write_records`.
 
     Raises:
-        FileNotFoundError: when there is no such file.
-        ValueError: when it has other columns or a cell is not a number.
+        FileNotFoundError: There is no such file.
+        ValueError: It has other columns or a cell is not a number.
     """
     with Path(path).open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
@@ -102,7 +102,7 @@ def step_range(
     Returns `(a, b)`, where b is None when it has to be measured (`largest_stable_step`).
 
     Raises:
-        ValueError: when a is neither given, nor the paper's, nor known from a learning rate.
+        ValueError: `a` is neither given, nor the paper's, nor known from a learning rate.
     """
     paper = PAPER_RANGES.get(backbone_of(model))
     if low is None:
@@ -129,7 +129,7 @@ class LandscapeCallback(Callback):
         options: further arguments of `probe`: layer, batch_norm, chunk_size, double.
 
     Raises:
-        ValueError: for numbers out of range, or a CSV that was made with another range of η.
+        ValueError: Numbers out of range, or a CSV that was made with another range of η.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ def range_table(runs: Mapping[str, Sequence[Record]], baseline: str | None = Non
         baseline: label of the run to compare with, the first by default.
 
     Raises:
-        ValueError: for an unknown baseline or a run without records.
+        ValueError: An unknown baseline or a run without records.
     """
     names = list(runs)
     baseline = (names or [""])[0] if baseline is None else baseline

@@ -1,5 +1,6 @@
 """The registered models, the pooling layer, the head swap and the backbone that timm lacks."""
 
+from timm_gcp.models.cross_pooling import CrossCovPool2d, MultiheadCrossCovPool
 from timm_gcp.models.gcp import LAST_STAGES, default_cfgs, set_last_stage
 from timm_gcp.models.head import swap_pooling
 from timm_gcp.models.pooling import GlobalCovPool2d
@@ -9,7 +10,9 @@ from timm_gcp.models.swapped import gcp_swap
 
 __all__ = [
     "LAST_STAGES",
+    "CrossCovPool2d",
     "GlobalCovPool2d",
+    "MultiheadCrossCovPool",
     "ShuffleNetV2",
     "default_cfgs",
     "gcp_swap",

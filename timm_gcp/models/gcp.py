@@ -6,6 +6,7 @@ Importing this module registers them with timm. Model keywords beyond timm's own
 - `last_stage` (ResNets): `'stride1'` without down-sampling in the last stage, as the paper trains; `'stride2'` as in
   the stock ResNet (the paper's GCP_D); `'maxpool'` with a 2×2 max-pool in front of it (GCP_M)
 - `normalization`, `n_iter`: see `timm_gcp.functional.global_cov_pool`
+- `pool_kwargs`: options of the pooling alone by name, see `GlobalCovPool2d`
 - `init`: how the head starts, see `timm_gcp.models.initial_values`; left out, the whole model starts as the authors'
 - `bn_momentum`, `bn_eps`: of every batch-norm layer, the head's included; what train.py's options of that name set
 """
@@ -36,7 +37,7 @@ from timm_gcp.weights.store import stored_folders
 from timm_gcp.weights.timm_cfgs import default_cfgs as _default_cfgs
 
 _BATCH_NORM = {"bn_momentum": "momentum", "bn_eps": "eps"}  # keyword: attribute of a layer
-_HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps", "iteration_dtype", "init")
+_HEAD_KEYWORDS = ("reduce_dim", "normalization", "n_iter", "exponent", "eps", "iteration_dtype", "init", "pool_kwargs")
 
 default_cfgs = _default_cfgs(stored_folders())
 
@@ -131,7 +132,7 @@ def _create(build: Callable[..., nn.Module], variant: str, pretrained: bool, **k
         head = {name: kwargs.pop(name) for name in _HEAD_KEYWORDS if name in kwargs}
         if kwargs.get("features_only"):  # a feature extractor has no head to build or to load
             kwargs.update(num_classes=0, global_pool="")
-            head["reduce_dim"] = None
+            head |= {"reduce_dim": None, "normalization": "none", "pool_kwargs": {"max_dim": None}}
         if kwargs.get("global_pool") not in (None, "", "gcp"):
             warnings.warn(
                 f"{variant} with global_pool={kwargs['global_pool']!r} pools as timm does and has no covariance head.",

@@ -6,7 +6,7 @@ Any other model, of tokens or of NHWC maps, gets a head of its own: see `timm_gc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -32,6 +32,7 @@ def swap_pooling(
     eps: float = 1e-3,
     iteration_dtype: str | None = None,
     init: str = "fan_out_normal",
+    pool_kwargs: Mapping[str, Any] | None = None,
     channels: int | None = None,
     tokens: str = "patch",
     class_token: str = "drop",
@@ -47,7 +48,7 @@ def swap_pooling(
         model: Any timm classifier whose `forward_features` gives maps `(B, C, H, W)` or `(B, H, W, C)`, or tokens
             `(B, N, C)`.
         reduce_dim: See `GlobalCovPool2d`, as are `normalization`, `n_iter`, `act_layer`, `exponent`, `eps`.
-        normalization: Normalisation of the covariance: a name, or one's own.
+        normalization: Normalisation of the covariance: a name, or your own.
         n_iter: Newton–Schulz steps.
         act_layer: Activation of the reduction.
         exponent: Exponent of `'power'`.
@@ -55,6 +56,7 @@ def swap_pooling(
         iteration_dtype: See `timm_gcp.functional.global_cov_pool`.
         init: How reduction and classifier start: `'fan_out'`, `'fan_out_normal'` or `'torch'`, see
             `timm_gcp.models.initial_values`.
+        pool_kwargs: Options by name of the pooling alone, see `GlobalCovPool2d`.
         channels: Channels of the feature map that is pooled; None finds them by one forward pass, and checks by
             another that the model runs with its new head.
         tokens: Which tokens of a sequence are pooled: `'patch'`, or `'all'`, class and register tokens included.
@@ -86,6 +88,7 @@ def swap_pooling(
         "eps": eps,
         "iteration_dtype": iteration_dtype,
         "init": init,
+        "pool_kwargs": None if pool_kwargs is None else dict(pool_kwargs),
     }
     pool = GlobalCovPool2d(channels, **options, **device_dtype(model))  # type: ignore[arg-type]
     restore = remember(model)

@@ -28,6 +28,7 @@ OPTIONS = {
     "eps": "eps",
     "iteration_dtype": "iteration_dtype",
     "init": "init",
+    "pool_kwargs": "pool_kwargs",
     "act_layer": "head_act_layer",
     "channels": "head_channels",
     "tokens": "head_tokens",
@@ -40,8 +41,8 @@ NO_REDUCTION = "none"  # timm drops arguments that are None
 def note_swap(model: Any, pool_options: Mapping[str, Any], channels: int, classifier: str | tuple[str, ...]) -> None:
     """Let timm save a swapped model as one of `gcp_swap`; a model that timm's factory did not make is left alone.
 
-    An option that is no plain value (a function, a layer of one's own) is noted as it is: timm names it when it can't
-    write it, and takes a plain one in its place.
+    An option that is not a plain value (a function, a layer of your own) is noted as it is: timm names it when it
+    can't write it, and takes a plain one in its place.
 
     Args:
         model: The model with its new head.

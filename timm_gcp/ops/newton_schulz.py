@@ -96,7 +96,7 @@ def scalar_inverse_root_divided(lam: Tensor, n_iter: int) -> tuple[Tensor, Tenso
     """z(λ) as `scalar_inverse_root`, and its divided differences z[λᵢ, λⱼ]: `(..., n)` -> `(..., n)`, `(..., n, n)`.
 
     The recursion gives them without a division, by the chain and product rules of divided differences, so that equal
-    eigenvalues, where z[λᵢ, λᵢ] is the derivative, are no special case (Daleckii–Krein theorem).
+    eigenvalues, where z[λᵢ, λᵢ] is the derivative, need no special case (Daleckii–Krein theorem).
     """
     return _divided_recursion(lam, 1.5 - 0.5 * lam, torch.full_like(lam, -0.25), n_iter)
 

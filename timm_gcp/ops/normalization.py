@@ -1,6 +1,6 @@
-"""What `normalization=` accepts: a name, or something of one's own, which is tried out before it can go wrong.
+"""What `normalization=` accepts: a name, or something of your own, which is tried out before it can go wrong.
 
-One's own is a `ScalarFunction`, computed on the smaller side, or any callable that maps covariances `(B, D, D)` to
+Your own is a `ScalarFunction`, computed on the smaller side, or any callable that maps covariances `(B, D, D)` to
 matrices `(B, D, D)`. A registered name stands for either where a callable can't be written: in a recipe, on the command
 line, in a config.json.
 """
@@ -21,7 +21,7 @@ from timm_gcp.ops.triangle import gather_triangle
 
 Normalization = str | ScalarFunction | Callable[[Tensor], Tensor]
 
-NORMALIZATIONS = ("newton_schulz", "eigh", "power", "log", "none", "signed_sqrt_l2")
+NORMALIZATIONS = ("newton_schulz", "eigh", "power", "log", "none", "signed_sqrt_l2", "dropcov", "isice")
 
 _registered: dict[str, ScalarFunction | Callable[[Tensor], Tensor]] = {}
 
@@ -42,14 +42,14 @@ class Held(nn.Module):
 
 
 def register_normalization(name: str, normalization: ScalarFunction | Callable[[Tensor], Tensor]) -> None:
-    """Let `name` stand for a normalisation of one's own wherever `normalization=` is given.
+    """Let `name` stand for a normalisation of your own wherever `normalization=` is given.
 
     Args:
         name: A Python identifier that no normalisation has; the same definition may be registered again.
         normalization: A `ScalarFunction`, or a callable `(B, D, D) -> (B, D, D)`.
 
     Raises:
-        ValueError: A name that is taken or no identifier, or something that is no normalisation.
+        ValueError: A name that is taken or not an identifier, or something that is not a normalisation.
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"a normalization is registered under an identifier such as 'my_root', got {name!r}")
@@ -124,7 +124,7 @@ def callable_pool(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def try_normalization(normalization: Any, dim: int, dtype: torch.dtype = torch.float32) -> None:
-    """Try a normalisation of one's own out, in the shapes that it will see; names that come with the package pass.
+    """Try a normalisation of your own out, in the shapes that it will see; names that come with the package pass.
 
     Args:
         normalization: As `global_cov_pool` takes it.

@@ -172,7 +172,7 @@ class ProductPool(torch.autograd.Function):
     On the N×N side n is N − 1 where `fewer_columns` says so: centred features have rank N − 1 at most.
 
     Saved: the input, its peak and trace, and the residuals R₁ … R_{K−1}; on the N×N side the scaled features where they
-    are no larger than the residuals; on the D×D side the covariance, which is dear to rebuild.
+    are no larger than the residuals; on the D×D side the covariance, which is expensive to rebuild.
     """
 
     generate_vmap_rule = True

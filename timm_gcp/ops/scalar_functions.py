@@ -1,4 +1,4 @@
-"""The normalisations as scalar functions of the covariance's eigenvalues, and the base class for one's own.
+"""The normalisations as scalar functions of the covariance's eigenvalues, and the base class for your own.
 
 Each function f has f(0) = 0 and is used through its quotient h(λ) = f(λ)/λ, because f(X Xᵀ) = X h(Xᵀ X) Xᵀ works on
 either side, and through the divided differences of h, which give the gradient (Daleckii–Krein).
@@ -24,11 +24,11 @@ CLOSE = 1 / 32
 
 
 class ScalarFunction(ABC):
-    """A normalisation of one's own: Σ = U diag(λ) Uᵀ becomes U diag(f(λ)) Uᵀ, with f(0) = 0.
+    """A normalisation of your own: Σ = U diag(λ) Uᵀ becomes U diag(f(λ)) Uᵀ, with f(0) = 0.
 
     Computed on the smaller side of the features, D×D or N×N, by one eigendecomposition. Its gradient is that of the
     divided differences f[λᵢ, λⱼ] = (f(λᵢ) − f(λⱼ)) / (λᵢ − λⱼ) with f[λ, λ] = f′(λ) (Daleckii–Krein), so equal
-    eigenvalues are no special case. There is no second derivative and no ONNX form.
+    eigenvalues need no special case. There is no second derivative and no ONNX form.
 
     A subclass gives `value` and `derivative`; the divided differences follow from them. One that knows a closed form
     overrides `quotient`, `divided` and `quotient_divided`. Every method takes eigenvalues `lam` `(B, n)`, float32 or

@@ -29,7 +29,7 @@ def draw_convergence(output: Path, runs: Sequence[RunCurve], baseline: str | Non
         The file.
 
     Raises:
-        ValueError: for an unknown baseline or a bad file name.
+        ValueError: An unknown baseline or a bad file name.
     """
     check_output(output)
     reference = find_run(runs, baseline)

@@ -24,7 +24,7 @@ def parse_pairs(pairs: Sequence[str]) -> list[Polynomial]:
     """Polynomial decays from texts like `11-53` (ρ-e_f), with Eq. 9's e_s = 1.
 
     Raises:
-        ValueError: for another text, or constants that make no decay.
+        ValueError: Another text, or constants that make no decay.
     """
     shapes = []
     for pair in pairs:
@@ -33,7 +33,7 @@ def parse_pairs(pairs: Sequence[str]) -> list[Polynomial]:
             shapes.append(Polynomial(float(power), 1.0, float(end)))
         except ValueError as error:
             known = "" if dash else " Write rho-e_f, e.g. 11-53."
-            raise ValueError(f"'{pair}' is no polynomial decay: {error}{known}") from None
+            raise ValueError(f"'{pair}' is not a polynomial decay: {error}{known}") from None
     return shapes
 
 
@@ -50,7 +50,7 @@ def draw_schedules(output: Path, pairs: Sequence[str]) -> Path:
         The file.
 
     Raises:
-        ValueError: for a bad pair or file name.
+        ValueError: A bad pair or file name.
     """
     shapes = parse_pairs(pairs)
     check_output(output)

@@ -33,7 +33,7 @@ def check_output(path: Path) -> Path:
     """Refuse a file name that matplotlib would not know, before anything is computed.
 
     Raises:
-        ValueError: for another ending than `FORMATS`.
+        ValueError: Another ending than `FORMATS`.
     """
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"A figure's name must end in {', '.join(FORMATS)}. Got '{path}'.")

@@ -29,7 +29,7 @@ def find_item(text: str) -> Item:
     """The table or figure that a text names: `table2`, `Table 2`, `fig. 3`, `figure3`, `appendixII`.
 
     Raises:
-        ValueError: For another name; lists the known ones.
+        ValueError: Another name; lists the known ones.
     """
     name = re.sub(r"[\s._-]", "", text.lower()).replace("figure", "fig")
     if name.startswith("appendix"):

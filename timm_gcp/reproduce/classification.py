@@ -158,7 +158,7 @@ ITEMS = (
         here=lambda: f"not run on ImageNet; {TWINS}",
         notes=(
             MATCHING_NOTE,
-            "The row of K-FAC is no run of the paper's: it is quoted there from Osawa et al., CVPR 2019.",
+            "The row of K-FAC is not a run of the paper's: it is quoted there from Osawa et al., CVPR 2019.",
         ),
     ),
     _trained(

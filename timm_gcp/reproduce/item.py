@@ -95,7 +95,7 @@ class Item:
         """Rows of these backbones (`resnet18`: all of its rows), models (`resnet18_gcp`) or runs; all rows for None.
 
         Raises:
-            ValueError: For a name that no row has; lists the known ones.
+            ValueError: A name that no row has; lists the known ones.
         """
         if models is None:
             return list(self.rows)

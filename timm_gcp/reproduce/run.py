@@ -24,8 +24,8 @@ def setup_of(args: argparse.Namespace) -> Setup:
     """The options, checked; a trial's folder is another than the real runs'.
 
     Raises:
-        ValueError: For a number that makes no sense.
-        FileNotFoundError: For a file or folder that is not there.
+        ValueError: A number that makes no sense.
+        FileNotFoundError: A file or folder that is not there.
     """
     output = args.output or (OUTPUT if args.limit is None else OUTPUT.with_name(f"{OUTPUT.name}-limit-{args.limit}"))
     one = args.limit is not None or args.device is not None

@@ -47,8 +47,8 @@ class Setup:
         """Check what needs no plan.
 
         Raises:
-            ValueError: For a limit or a number of GPUs that makes no sense.
-            FileNotFoundError: For a train.py or a benchmark folder that is not there.
+            ValueError: A limit or a number of GPUs that makes no sense.
+            FileNotFoundError: A train.py or a benchmark folder that is not there.
         """
         if self.limit is not None and self.limit < SMALLEST_TRIAL:
             raise ValueError(f"--limit must be at least {SMALLEST_TRIAL} images. Got {self.limit}.")

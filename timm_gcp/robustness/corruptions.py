@@ -39,7 +39,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 MIN_SIZE = 32  # the smallest side that the corruption package takes
 
 REFERENCE_SIZE = 224  # the image side for which the benchmark publishes its parameters
-# The benchmark ships six frost pictures and draws among the first five.
+# The benchmark ships six frost images and draws among the first five.
 FROST_FILES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
 FROST_BLEND = ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))  # weight of image, weight of frost
 # Displacement, its smoothing, and jitter of the affine map, as shares of 244: the benchmark's own constant at 224 px.
@@ -67,14 +67,14 @@ def corrupt(image: np.ndarray, name: str, severity: int, seed: int) -> np.ndarra
         image: `(H, W, 3)` uint8, RGB, both sides at least 32.
         name: one of `ALL_CORRUPTIONS`.
         severity: 1 to 5.
-        seed: 32-bit seed; the same seed gives the same picture, whatever numpy's global state is (which is kept).
+        seed: 32-bit seed; the same seed gives the same image, whatever numpy's global state is (which is kept).
 
     Returns:
         `(H, W, 3)` uint8.
 
     Raises:
-        ValueError: for a wrong shape or dtype, a side under 32, an unknown name or severity.
-        ImportError: if `imagecorruptions-imaug` isn't installed.
+        ValueError: A wrong shape or dtype, a side under 32, an unknown name or severity.
+        ImportError: `imagecorruptions-imaug` isn't installed.
     """
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ValueError(f"corrupt takes an (H, W, 3) uint8 image; got shape {image.shape}, dtype {image.dtype}")
@@ -103,7 +103,7 @@ def import_package() -> ModuleType:
     """Return the module `imagecorruptions`.
 
     Raises:
-        ImportError: with the command that installs it.
+        ImportError: It is not installed; says the command that installs it.
     """
     try:
         import imagecorruptions
@@ -140,9 +140,9 @@ def _frost_picture(file_name: str, scale: float) -> np.ndarray:
 
 
 def frost(image: np.ndarray, severity: int, rng: np.random.RandomState) -> np.ndarray:
-    """Blend the image with a random crop of a random picture of frost.
+    """Blend the image with a random crop of a random image of frost.
 
-    At 224 px the crop is at the picture's own resolution, as the benchmark defines it; at other sizes the picture is
+    At 224 px the crop is at the image's own resolution, as the benchmark defines it; at other sizes the image is
     scaled with the image, so that the ice crystals keep their size relative to it.
     """
     height, width = image.shape[:2]

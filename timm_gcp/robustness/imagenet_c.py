@@ -35,7 +35,7 @@ def wanted_cells(corruptions: Sequence[str], severities: Sequence[int]) -> list[
     """Return the cells in the order in which they are measured.
 
     Raises:
-        ValueError: for an unknown corruption or severity.
+        ValueError: An unknown corruption or severity.
     """
     for name in corruptions:
         if name not in TEST_CORRUPTIONS + EXTRA_CORRUPTIONS:
@@ -56,8 +56,8 @@ def cells_on_disk(root: Path, cells: Sequence[Cell], partial: bool) -> list[Cell
         partial: accept missing ones.
 
     Raises:
-        FileNotFoundError: if the folder isn't there.
-        ValueError: if something is missing, with all that is missing, or nothing is there at all.
+        FileNotFoundError: The folder isn't there.
+        ValueError: Something is missing, with all that is missing, or nothing is there at all.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"no folder {root}: --data-dir is the folder that holds the corruptions' folders")
@@ -87,7 +87,7 @@ class CorruptedFolders(Dataset[tuple[Tensor, int]]):
         names: see `list_images`.
 
     Raises:
-        ValueError: as `list_images`, and for cells of different length.
+        ValueError: As `list_images`, or cells of different length.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class CorruptedFolders(Dataset[tuple[Tensor, int]]):
 
 
 class CorruptedSource(Dataset[tuple[Tensor, int]]):
-    """Clean images, corrupted as they are read; every picture depends on the seed, its position and its cell only."""
+    """Clean images, corrupted as they are read; every image depends on the seed, its position and its cell only."""
 
     def __init__(self, source: Source, framing: Framing, cells: Sequence[Cell], seed: int = 0) -> None:
         self.source, self.framing, self.cells, self.seed = source, framing, list(cells), seed

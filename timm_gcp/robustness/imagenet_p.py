@@ -36,7 +36,7 @@ def check_choice(names: Sequence[str], difficulty: int, on_the_fly: bool) -> Non
     """Check names and difficulty.
 
     Raises:
-        ValueError: for one that doesn't exist, with those that do.
+        ValueError: One that doesn't exist, with those that do.
     """
     known = TEST_PERTURBATIONS if on_the_fly else TEST_PERTURBATIONS + EXTRA_PERTURBATIONS
     for name in names:
@@ -50,8 +50,8 @@ def perturbations_on_disk(root: Path, names: Sequence[str], difficulty: int, par
     """Return the perturbations that are there; extra ones may be absent, a test perturbation may not.
 
     Raises:
-        FileNotFoundError: if the folder isn't there.
-        ValueError: if something is missing, with all that is missing, or nothing is there at all.
+        FileNotFoundError: The folder isn't there.
+        ValueError: Something is missing, with all that is missing, or nothing is there at all.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"no folder {root}: --data-dir is the folder that holds the perturbations' folders")
@@ -71,8 +71,8 @@ def read_clip(path: Path) -> np.ndarray:
     """Return the frames of a clip, `(T, H, W, 3)` uint8.
 
     Raises:
-        ImportError: if PyAV isn't installed.
-        ValueError: if the file can't be decoded.
+        ImportError: PyAV isn't installed.
+        ValueError: The file can't be decoded.
     """
     try:
         import av

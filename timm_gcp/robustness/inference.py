@@ -54,7 +54,7 @@ class Classifier:
         """Return `(B, classes)` float32 on the model's device from `(B, H, W, 3)` uint8 on any.
 
         Raises:
-            RuntimeError: if a logit isn't finite.
+            RuntimeError: A logit isn't finite.
         """
         pixels = images.to(self.loaded.device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
         if self.in_chans == 1:
@@ -75,7 +75,7 @@ def load_classifiers(args: argparse.Namespace) -> list[Classifier]:
             `label` a list or None, and `pretrained`.
 
     Raises:
-        ValueError: if the lists don't fit together, labels repeat, or weights are missing.
+        ValueError: The lists don't fit together, labels repeat, or weights are missing.
     """
     check_num_classes(args.num_classes)
     if not args.model and not args.checkpoint:

@@ -38,7 +38,7 @@ def corruption_error(errors: ArrayLike, baseline: ArrayLike) -> np.ndarray:
         `(K,)`.
 
     Raises:
-        ValueError: for shapes that don't fit, values outside 0 to 1, or a baseline without any error.
+        ValueError: Shapes that don't fit, values outside 0 to 1, or a baseline without any error.
     """
     own, base = _per_corruption(errors, "errors"), _per_corruption(baseline, "baseline")
     _same_length(own, base)
@@ -62,7 +62,7 @@ def relative_corruption_error(
         `(K,)`; negative where a corruption lowers the error.
 
     Raises:
-        ValueError: as `corruption_error`, and where a corruption adds nothing to the baseline's error.
+        ValueError: As `corruption_error`, or a corruption adds nothing to the baseline's error.
     """
     own, base = _per_corruption(errors, "errors"), _per_corruption(baseline, "baseline")
     _same_length(own, base)
@@ -88,7 +88,7 @@ def ranking(logits: ArrayLike) -> np.ndarray:
         `(..., C)` class numbers; `[..., 0]` is the prediction.
 
     Raises:
-        ValueError: if a logit isn't a number, since then there is no order.
+        ValueError: A logit isn't a number, since then there is no order.
     """
     array = np.asarray(logits)
     if np.isnan(array).any():
@@ -105,7 +105,7 @@ def frame_pairs(frames: int, noise: bool, step: int = 1) -> tuple[np.ndarray, np
         step: the difficulty, for clips without noise; noise clips always use all frames.
 
     Raises:
-        ValueError: for a step under 1 or a clip without a pair.
+        ValueError: A step under 1 or a clip without a pair.
     """
     if step < 1:
         raise ValueError(f"step must be 1 or more; got {step}")
@@ -158,7 +158,7 @@ def mean_ratio(values: ArrayLike, baseline: ArrayLike) -> float:
         baseline: `(P,)` the baseline's.
 
     Raises:
-        ValueError: if the lengths differ or the baseline holds a zero.
+        ValueError: The lengths differ or the baseline holds a zero.
     """
     own, base = np.asarray(values, dtype=np.float64), np.asarray(baseline, dtype=np.float64)
     if own.ndim != 1 or own.size == 0 or own.shape != base.shape:

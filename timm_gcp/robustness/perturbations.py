@@ -2,7 +2,7 @@
 
 A sequence shows one image under a perturbation that changes little from frame to frame (Hendrycks and Dietterich, ICLR
 2019). The parameters are those published for 224 px. Geometric sequences start from a canvas somewhat larger than the
-frames, so that what moves into view is picture where there is some, and black where there isn't.
+frames, so that what moves into view is image where there is some, and black where there isn't.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def perturb(canvas: np.ndarray, size: int, name: str, seed: int, difficulty: int
         `(31, size, size, 3)` uint8; 41 frames for "translate".
 
     Raises:
-        ValueError: for a wrong canvas, an unknown name or difficulty.
+        ValueError: A wrong canvas, an unknown name or difficulty.
     """
     if canvas.dtype != np.uint8 or canvas.ndim != 3 or canvas.shape[2] != 3 or min(canvas.shape[:2]) < size:
         raise ValueError(
@@ -189,7 +189,7 @@ def _rotate(picture: Image.Image, size: int, rng: np.random.RandomState, difficu
 def tilt_matrix(degrees: float, width: int, height: int) -> np.ndarray:
     """Return the 3×3 homography of a plane turned by `degrees` about its x axis and about its y axis.
 
-    Focal length and distance of the camera are both the picture's diagonal, in pixels. As the benchmark has it, the
+    Focal length and distance of the camera are both the image's diagonal, in pixels. As the benchmark has it, the
     plane lies one pixel behind the axes it turns about, so that 0 degrees shrinks it by f / (f + 1).
     """
     cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))

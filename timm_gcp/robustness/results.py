@@ -26,8 +26,8 @@ def read_result(path: Path, benchmark: str) -> dict[str, Any]:
         benchmark: "c" or "p"; decides which entries must be there.
 
     Raises:
-        FileNotFoundError: if it isn't there.
-        ValueError: if it isn't a result file of this benchmark.
+        FileNotFoundError: It isn't there.
+        ValueError: It isn't a result file of this benchmark.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no result file at {path}")
@@ -46,7 +46,7 @@ def open_result(path: Path, benchmark: str, label: str, settings: dict[str, Any]
     """Return the results so far of a run with these settings, or an empty record.
 
     Raises:
-        ValueError: if the file holds the results of other settings, which must not be mixed.
+        ValueError: The file holds the results of other settings, which must not be mixed.
     """
     empty: dict[str, Any] = {"model": label, "benchmark": benchmark, "settings": settings, "images": {}}
     if benchmark == "c":
@@ -73,7 +73,7 @@ def read_baseline(name: str, benchmark: str) -> dict[str, Any] | None:
     """Return the baseline called `name`: a path, "alexnet" (ImageNet-C, published figures) or "none".
 
     Raises:
-        ValueError: for "alexnet" with ImageNet-P, for which there are no published figures here.
+        ValueError: "alexnet" with ImageNet-P, for which there are no published figures here.
     """
     if name == "none":
         return None

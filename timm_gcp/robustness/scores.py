@@ -124,7 +124,7 @@ def score_p(result: dict[str, Any], baseline: dict[str, Any] | None) -> dict[str
         `partial_FR` and `partial_T5D`, and `notes`, pairs of a reason and a perturbation.
 
     Raises:
-        ValueError: if the baseline was measured at another difficulty.
+        ValueError: The baseline was measured at another difficulty.
     """
     own, base = (r.get("settings", {}).get("difficulty") if r else None for r in (result, baseline))
     if baseline is not None and own != base:

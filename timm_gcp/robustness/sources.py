@@ -40,7 +40,7 @@ def spread(total: int, limit: int | None) -> np.ndarray:
     """Return `limit` of `total` positions, evenly spaced so that sorted classes stay balanced; all without a limit.
 
     Raises:
-        ValueError: for a limit under 1.
+        ValueError: A limit under 1.
     """
     if limit is None or limit >= total:
         return np.arange(total)
@@ -62,8 +62,8 @@ def list_images(
         names: the model's class names by index, to be compared with the folders'.
 
     Raises:
-        FileNotFoundError: if the folder isn't there.
-        ValueError: if folders and classes don't match, or a class has no images.
+        FileNotFoundError: The folder isn't there.
+        ValueError: Folders and classes don't match, or a class has no images.
     """
     found = survey(root)
     indices = class_indices(found, class_map, num_classes, names)
@@ -101,7 +101,7 @@ def read_idx(path: Path) -> np.ndarray:
     """Return the bytes of an IDX file, packed or not, in the shape that it states.
 
     Raises:
-        ValueError: if it isn't a whole IDX file of bytes with one or three dimensions.
+        ValueError: It isn't a whole IDX file of bytes with one or three dimensions.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

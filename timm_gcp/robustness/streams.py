@@ -55,7 +55,7 @@ def stream(
         collate: see `DataLoader`.
 
     Raises:
-        ValueError: for a batch size under 1 or a negative number of workers.
+        ValueError: A batch size under 1 or a negative number of workers.
     """
     if workers < 0:
         raise ValueError(f"--workers must be 0 or more; got {workers}")

@@ -33,7 +33,7 @@ class Polynomial:
         end: e_f, the epoch at which the factor reaches zero; after `start`.
 
     Raises:
-        ValueError: for a power that is not positive or an end that is not after the start.
+        ValueError: A power that is not positive or an end that is not after the start.
     """
 
     power: float = 2.0
@@ -62,7 +62,7 @@ class Exponential:
         rate: factor per epoch, in (0, 1].
 
     Raises:
-        ValueError: for a rate outside (0, 1].
+        ValueError: A rate outside (0, 1].
     """
 
     rate: float
@@ -84,7 +84,7 @@ class Steps:
         factor: what each drop multiplies by, in (0, 1].
 
     Raises:
-        ValueError: for an interval that is not positive or a factor outside (0, 1].
+        ValueError: An interval that is not positive or a factor outside (0, 1].
     """
 
     every: float = 30.0
@@ -113,7 +113,7 @@ class StagedLinear:
         end: the epoch at which the last stage reaches its final rate.
 
     Raises:
-        ValueError: for lists of unequal length, epochs out of order, or a stage that rises or is negative.
+        ValueError: Lists of unequal length, epochs out of order, or a stage that rises or is negative.
     """
 
     starts: tuple[float, ...]
@@ -157,7 +157,7 @@ class LinearPerUpdate:
         epochs: length of the run, total = epochs × updates per epoch; positive.
 
     Raises:
-        ValueError: for a length that is not positive.
+        ValueError: A length that is not positive.
     """
 
     epochs: float

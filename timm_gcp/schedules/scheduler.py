@@ -40,7 +40,7 @@ class ClosedFormScheduler(Scheduler):
         noise_seed: its seed.
 
     Raises:
-        ValueError: for a bad combination of the above.
+        ValueError: A bad combination of the above.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ def create(
         The scheduler and the number of epochs to train: `num_epochs`, plus the cool-down, plus a prefixed warm-up.
 
     Raises:
-        ValueError: for an unknown schedule or option, or a per-update schedule that is stepped per epoch.
+        ValueError: An unknown schedule or option, or a per-update schedule that is stepped per epoch.
     """
     spec = parse(sched)
     if num_epochs < 1:

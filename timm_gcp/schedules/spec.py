@@ -1,6 +1,6 @@
 """Reads the text that train.py's `--sched` carries: `NAME` or `NAME:option=value,option=value`.
 
-Table 3's rows go by name alone. The general forms for one's own runs take their constants as options, and `stretch`
+Table 3's rows go by name alone. The general forms for your own runs take their constants as options, and `stretch`
 draws a curve made for one number of epochs over the number that `--epochs` asks for; it is off unless written.
 
     gcp_resnet_adju                         the paper's row, whatever --epochs says
@@ -46,7 +46,7 @@ def schedule_names() -> list[str]:
 
 
 def register_schedule(name: str, form: type) -> None:
-    """Let `--sched NAME:option=value,…` build a curve of one's own.
+    """Let `--sched NAME:option=value,…` build a curve of your own.
 
     Args:
         name: Begins with `gcp_`, then letters, digits or `_`; the same class may be registered again.
@@ -54,7 +54,7 @@ def register_schedule(name: str, form: type) -> None:
             the time in ticks of which `per_epoch` make one epoch, and returns the factor of the base rate.
 
     Raises:
-        ValueError: A name of another form or one that is taken, or a class that is no such dataclass.
+        ValueError: A name of another form or one that is taken, or a class that is not such a dataclass.
     """
     if not isinstance(name, str) or not name.startswith(PREFIX) or not name.isidentifier() or name == PREFIX:
         raise ValueError(f"A schedule's name begins with {PREFIX!r}, such as 'gcp_cosine'. Got {name!r}.")
@@ -79,7 +79,7 @@ def parse(sched: str) -> Spec:
     """Read a `--sched` value.
 
     Raises:
-        ValueError: for an unknown name or option, a missing constant, or a value that is not a number; the message
+        ValueError: An unknown name or option, a missing constant, or a value that is not a number; the message
             lists what is known.
     """
     name, _, tail = sched.partition(":")

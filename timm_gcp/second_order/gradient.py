@@ -63,7 +63,7 @@ def spectrum(x: Tensor) -> Spectrum:
     """Covariance of Eq. (1) and its eigendecomposition, Eq. (2).
 
     Raises:
-        ValueError: unless x is float32 or float64 and has at least two dimensions.
+        ValueError: `x` is neither float32 nor float64, or has fewer than two dimensions.
     """
     _check(x)
     positions, channels = x.shape[-2:]
@@ -88,7 +88,7 @@ def exact_gradient(x: Tensor, grad_z: Tensor) -> Tensor:
     """Eq. (6): ∂L/∂X through Z = (XᵀJX)^½, as `(..., N, D)`.
 
     Raises:
-        ValueError: for features or gradients of another type or shape.
+        ValueError: Features or gradients of another type or shape.
     """
     _check(x, grad_z)
     eigen = spectrum(x)
@@ -115,7 +115,7 @@ def trimmed_factor(eigen: Spectrum, mask: str = "literal", basis: str = "printed
             U(…)Uᵀ.
 
     Raises:
-        ValueError: for another mask or basis.
+        ValueError: Another mask or basis.
     """
     if mask not in MASKS:
         raise ValueError(f"mask must be one of {', '.join(MASKS)}; got {mask!r}.")
@@ -132,7 +132,7 @@ def trimmed_gradient(x: Tensor, grad_z: Tensor, mask: str = "literal", basis: st
     """Eq. (7): 2JX(2Kᵀ∘Λ^½ + ½Λ^(−½)) ∂L/∂Z, as `(..., N, D)`. `mask` and `basis` as in `trimmed_factor`.
 
     Raises:
-        ValueError: for features or gradients of another type or shape, or another mask or basis.
+        ValueError: Features or gradients of another type or shape, or another mask or basis.
     """
     _check(x, grad_z)
     return preconditioner(x, 1.0, mask, basis) @ grad_z
@@ -144,7 +144,7 @@ def preconditioner(x: Tensor, rate: float, mask: str = "literal", basis: str = "
     With the literal mask in the eigenbasis it is ηJXΣ^(−½), whose non-zero singular values are all η/√N: it whitens.
 
     Raises:
-        ValueError: for features of another type or shape, or another mask or basis.
+        ValueError: Features of another type or shape, or another mask or basis.
     """
     eigen = spectrum(x)
     return 2 * rate * eigen.jx @ trimmed_factor(eigen, mask, basis)
@@ -154,7 +154,7 @@ def from_triangle(grad: Tensor, channels: int) -> Tensor:
     """∂L/∂Z from the gradient `(..., D(D+1)/2)` of the pooled vector: the row-major upper triangle, zeros below.
 
     Raises:
-        ValueError: when the length is not D(D+1)/2.
+        ValueError: The length is not D(D+1)/2.
     """
     if grad.shape[-1] != channels * (channels + 1) // 2:
         raise ValueError(f"{channels} channels give vectors of {channels * (channels + 1) // 2}; got {grad.shape[-1]}.")

@@ -32,7 +32,7 @@ def conv_factors(conv: nn.Conv2d, inputs: Tensor, output_gradients: Tensor) -> F
         output_gradients: `(B, O, H', W')`, gradient of the batch's mean loss with respect to what it returned.
 
     Raises:
-        ValueError: for a grouped convolution, padding other than zeros, or sizes that do not fit it.
+        ValueError: A grouped convolution, padding other than zeros, or sizes that do not fit it.
     """
     if conv.groups != 1 or conv.padding_mode != "zeros" or isinstance(conv.padding, str):
         raise ValueError(
@@ -55,7 +55,7 @@ def inverse_spectrum(factor: Tensor, damping: float) -> Tensor:
     """Eigenvalues of (factor + √γI)⁻¹ for damping γ relative to the factor's mean eigenvalue, in descending order.
 
     Raises:
-        ValueError: unless damping is positive.
+        ValueError: `damping` is not positive.
     """
     if not damping > 0:
         raise ValueError(f"damping must be positive, since the factors are singular; got {damping}. Try 1e-3.")
@@ -68,7 +68,7 @@ def kronecker_spectrum(factors: Factors, rate: float, damping: float) -> Tensor:
     """Eigenvalues of K-FAC's H⁻¹ = η(A + …)⁻¹ ⊗ (G + …)⁻¹, in descending order; I·O of them.
 
     Raises:
-        ValueError: unless damping is positive.
+        ValueError: `damping` is not positive.
     """
     a, g = inverse_spectrum(factors.inputs, damping), inverse_spectrum(factors.outputs, damping)
     return (rate * torch.outer(a, g)).flatten().sort(descending=True).values
@@ -92,7 +92,7 @@ def overlap(first: Tensor, second: Tensor, count: int) -> float:
     Two unrelated subspaces of R^D overlap by count/D on average.
 
     Raises:
-        ValueError: for matrices of different size or a count that is not in 1..D.
+        ValueError: Matrices of different size or a count that is not in 1..D.
     """
     if first.shape != second.shape or not 1 <= count <= len(first):
         raise ValueError(

@@ -57,7 +57,7 @@ def find_pooling(model: nn.Module) -> GlobalCovPool2d:
     """The covariance pooling layer of a model.
 
     Raises:
-        ValueError: when there is none, or it has no reduction, whose convolution is the last one.
+        ValueError: There is none, or it has no reduction, whose convolution is the last one.
     """
     for module in model.modules():
         if isinstance(module, GlobalCovPool2d):
@@ -77,7 +77,7 @@ def capture(model: nn.Module, images: Tensor, targets: Tensor, loss: LossFunctio
         loss: mean loss of a batch.
 
     Raises:
-        ValueError: for a model without covariance pooling.
+        ValueError: A model without covariance pooling.
     """
     model = unwrap(model)
     pooling = find_pooling(model)
@@ -169,7 +169,7 @@ class SecondOrderCallback(Callback):
         damping: K-FAC's.
 
     Raises:
-        ValueError: for numbers below 1.
+        ValueError: Numbers below 1.
     """
 
     def __init__(self, path: str | Path, *, every: int = 500, images: int = 16, damping: float = DAMPING) -> None:
@@ -198,8 +198,8 @@ def read_rows(path: str | Path) -> list[dict[str, float]]:
     """Read a CSV of numbers.
 
     Raises:
-        FileNotFoundError: when there is no such file.
-        ValueError: when a cell is not a number.
+        FileNotFoundError: There is no such file.
+        ValueError: A cell is not a number.
     """
     with Path(path).open(newline="", encoding="utf-8") as file:
         try:

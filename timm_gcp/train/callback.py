@@ -43,7 +43,7 @@ class Callback:
 class PrintEpochs(Callback):
     """Prints what the run is, its progress inside an epoch, and one line per epoch, each after `prefix`.
 
-    Progress is printed where standard error is no terminal; there a bar shows it.
+    Progress is printed where standard error is not a terminal; there a bar shows it.
     """
 
     def __init__(self, prefix: str = "") -> None:

@@ -41,8 +41,8 @@ def read_runs(specs: Sequence[str]) -> list[RunCurve]:
     """Read runs given as `PATH` or `LABEL=PATH`, a path being a run's folder or its summary.csv.
 
     Raises:
-        FileNotFoundError: no summary.csv there.
-        ValueError: a file without accuracies, or two runs of one label.
+        FileNotFoundError: No summary.csv there.
+        ValueError: A file without accuracies, or two runs of one label.
     """
     runs: list[RunCurve] = []
     for spec in specs:
@@ -70,7 +70,7 @@ def read_summary(path: Path, label: str) -> RunCurve:
     A run resumed in its own folder appends a second header and may repeat epochs: the later row counts.
 
     Raises:
-        ValueError: columns are missing, a cell is no number, or there is no row.
+        ValueError: Columns are missing, a cell is not a number, or there is no row.
     """
     rows: dict[int, tuple[float, float]] = {}
     with path.open(newline="") as file:
@@ -100,7 +100,7 @@ def table(runs: Sequence[RunCurve], baseline: str | None = None) -> list[Row]:
     """Final accuracies, epochs and, given a baseline's label, when each run matches its final top-1.
 
     Raises:
-        ValueError: no run has the baseline's label.
+        ValueError: No run has the baseline's label.
     """
     reference = find_run(runs, baseline)
     rows = []
@@ -124,7 +124,7 @@ def find_run(runs: Sequence[RunCurve], label: str | None) -> RunCurve | None:
     """The run called `label`, None for no label.
 
     Raises:
-        ValueError: no run has that label.
+        ValueError: No run has that label.
     """
     if label is None:
         return None

@@ -72,5 +72,5 @@ def _goes_on(folder: Path, resume: str | None) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Checkpoints and summary of a run; settings alone are no loss."""
+    """Checkpoints and summary of a run; settings alone lose nothing."""
     return [*folder.glob(_CHECKPOINTS), *([folder / SUMMARY] if (folder / SUMMARY).is_file() else [])]

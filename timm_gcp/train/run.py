@@ -221,7 +221,7 @@ def _recorded(
 ) -> argparse.Namespace:
     """The run's arguments with the model record, as its checkpoints keep them."""
     from timm_gcp.weights.classes import classes_of
-    from timm_gcp.weights.record import record_of, with_record
+    from timm_gcp.weights.record_sources import record_of, with_record
 
     config = {**data_config, "crop_mode": "center"}  # as validation crops
     try:

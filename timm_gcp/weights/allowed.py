@@ -37,6 +37,17 @@ def _number(low: float, high: float) -> tuple[Callable[[Any], bool], str]:
 _WORD = (lambda value: isinstance(value, str) and re.fullmatch(r"[\w.-]{0,64}", value) is not None, "a plain word")
 _FLAG = (lambda value: isinstance(value, bool), "true or false")
 
+
+def _options(value: Any) -> bool:
+    """A short mapping of names to numbers and truth values."""
+    return (
+        isinstance(value, dict)
+        and len(value) <= 16
+        and all(isinstance(name, str) and re.fullmatch(r"\w{1,64}", name) for name in value)
+        and all(item is None or isinstance(item, bool) or is_number(item) for item in value.values())
+    )
+
+
 # Keyword of `timm.create_model`: whether a value is good, and what is.
 ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_classes": _whole(0, 10**6),
@@ -47,6 +58,7 @@ ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "exponent": _number(0, 10),
     "eps": _number(0, 1),
     "iteration_dtype": _WORD,
+    "pool_kwargs": (_options, "a mapping of names to numbers, true or false"),
     "init": _WORD,
     "last_stage": _WORD,
     "global_pool": _WORD,
@@ -73,6 +85,9 @@ ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "head_tokens": _WORD,
     "head_class_token": _WORD,
 }
+
+
+MAPPINGS = ("pool_kwargs",)  # arguments whose value is a mapping
 
 
 def wrong_argument(key: str, value: Any) -> str:

@@ -1,82 +1,19 @@
-"""Model cards in the Hub's form, made from the table of published weights: YAML front matter, then Markdown."""
+"""Model cards in the Hub's form, made from the table of published weights: metadata in YAML, then this Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from timm_gcp.common.paired import Pair
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights.bundled import PAIR, Bundled
+from timm_gcp.weights.card_metadata import DATASETS, data_name, front_matter
 from timm_gcp.weights.data_config import describe
 from timm_gcp.weights.record import Record
 
 PAPER = "What Deep CNNs Benefit from Global Covariance Pooling: An Optimization Perspective (CVPR 2020)"
 PAPER_URL = "https://arxiv.org/abs/2003.11241"
-DATASETS = {"imagenet-1k": "ImageNet-1k", "fashion_mnist": "Fashion-MNIST"}
 MEASURED = "`timm-gcp validate` on this file"
-COMMAND = "python tools/release/make_model_cards.py"
-
-
-def front_matter(name: str, licence: str | None = None, record: Record | None = None) -> dict[str, Any]:
-    """Metadata of the card of `arch.tag`, as the Hub reads it.
-
-    Args:
-        name: `arch.tag`; need not be in the table.
-        licence: SPDX id; by default the table's. Without any, the Hub's word for it: `unknown`.
-        record: What the weights' own record says of data set and metrics.
-    """
-    entry, shipped = table.WEIGHTS.get(name), table.BUNDLED_WEIGHTS.get(name)
-    known = shipped or entry
-    gcp = "_gcp" in name
-    data: dict[str, Any] = {
-        "license": (licence or (known.licence if known else None) or "unknown").lower(),
-        "library_name": "timm",
-        "pipeline_tag": "image-classification",
-        "tags": ["image-classification", "timm", *(["global-covariance-pooling"] if gcp else [])],
-    }
-    source: dict[str, Any] = {}
-    if shipped is not None:
-        dataset, split, top1, top5 = shipped.dataset, "test", shipped.top1, shipped.top5
-    elif entry is not None:
-        figure = entry.figures[0]
-        dataset, split, top1, top5 = entry.dataset, "validation", figure.top1, figure.top5
-        source = {"source": {"name": figure.origin, "url": entry.source_url}}
-    elif record is not None and (data_name(record) or record.metrics):
-        return data | _own_results(name, record)
-    else:
-        return data
-    result = {
-        "task": {"type": "image-classification"},
-        "dataset": {"name": DATASETS[dataset], "type": dataset, "split": split},
-        "metrics": [
-            {"type": "accuracy", "name": "Top-1 accuracy (%)", "value": top1},
-            {"type": "accuracy", "name": "Top-5 accuracy (%)", "value": top5},
-        ],
-        **source,
-    }
-    return data | {
-        "datasets": [dataset],
-        "metrics": ["accuracy"],
-        "model-index": [{"name": name, "results": [result]}],
-    }
-
-
-def data_name(record: Record) -> str:
-    """Name of the data set of a record: timm's, or the image folder's."""
-    return record.dataset.split("/")[-1] or record.data_folder
-
-
-def _own_results(name: str, record: Record) -> dict[str, Any]:
-    metrics = [
-        {"type": "accuracy" if metric.startswith("top") else metric, "name": metric, "value": round(value, 4)}
-        for metric, value in record.metrics.items()
-    ]
-    if not metrics:
-        return {}
-    data = {"name": data_name(record) or "not stated", "type": data_name(record) or "not stated", "split": "validation"}
-    result = {"task": {"type": "image-classification"}, "dataset": data, "metrics": metrics}
-    return {"model-index": [{"name": name, "results": [result]}]}
 
 
 def card(
@@ -85,6 +22,7 @@ def card(
     licence: str | None = None,
     record: Record | None = None,
     repo: str = "",
+    measured: tuple[float, float] | None = None,
 ) -> str:
     """Model card of a weight folder: the `README.md` beside its weights.
 
@@ -94,11 +32,12 @@ def card(
         licence: SPDX id, where someone who may has said so.
         record: The record of weights that are not in the table.
         repo: `OWNER/NAME` on the Hub, where the card goes there.
+        measured: Top-1 and top-5 accuracy in % that were measured with the weights of an entry of the table.
     """
     import yaml
 
     head = yaml.safe_dump(front_matter(name, licence, record), sort_keys=False, allow_unicode=True)
-    text = body(name, metadata, licence, repository=True, record=record, repo=repo)
+    text = body(name, metadata, licence, repository=True, record=record, repo=repo, measured=measured)
     return f"---\n{head}---\n\n# {name}\n\n{text}"
 
 
@@ -109,6 +48,7 @@ def body(
     repository: bool = False,
     record: Record | None = None,
     repo: str = "",
+    measured: tuple[float, float] | None = None,
 ) -> str:
     """Text of a card: what the weights are, how to use them, figures, source, limits.
 
@@ -119,6 +59,7 @@ def body(
         repository: Whether the text stands in a repository of its own, or is a section of a page.
         record: The record of weights that are not in the table.
         repo: `OWNER/NAME` on the Hub.
+        measured: Top-1 and top-5 accuracy in % that were measured with the weights of an entry of the table.
     """
     level = "##" if repository else "###"
     parts = [_what(name, metadata or {}, record), f"{level} Usage\n\n{_usage(name, repo)}"]
@@ -134,10 +75,14 @@ def body(
     entry = table.WEIGHTS.get(name)
     if entry is not None:
         figures = [(figure.origin, figure.top1, figure.top5) for figure in entry.figures]
+        figures += [(MEASURED, *measured)] if measured else []
         parts += [f"{level} Figures\n\n{_table(figures)}"]
     elif record is not None and record.full:
         parts += [f"{level} Training\n\n{_record(record)}"]
-    parts += [f"{level} Source\n\n{_source(entry, metadata or {}, licence)}", f"{level} Limits\n\n{_limits(entry)}"]
+    parts += [
+        f"{level} Source\n\n{_source(entry, metadata or {}, licence)}",
+        f"{level} Limits\n\n{_limits(entry, measured is not None)}",
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -241,7 +186,7 @@ def _beside_twin() -> str:
 
 
 _OWN_LIMITS = (
-    "Trained on small grey pictures of clothing, light on black. A photograph, or dark clothing on a light ground, is "
+    "Trained on small grey images of clothing, light on black. A photograph, or dark clothing on a light ground, is "
     "something else to it: invert such an image first, and do not trust the outcome."
 )
 
@@ -266,46 +211,12 @@ def _source(entry: table.Weights | None, metadata: Mapping[str, str], licence: s
     return "\n".join(lines)
 
 
-def _limits(entry: table.Weights | None) -> str:
+def _limits(entry: table.Weights | None, measured: bool = False) -> str:
     if entry is None:
         return "Nothing is known about these weights beyond what this card says."
+    again = (
+        "" if measured else "The figures are the authors' own; they have not been measured again with this package. "
+    )
     return (
-        "The figures are the authors' own; they have not been measured again with this package. ImageNet-1k's 1000 "
-        "classes and their biases are all that the model knows; other data need fine-tuning."
+        f"{again}ImageNet-1k's 1000 classes and their biases are all that the model knows; other data need fine-tuning."
     )
-
-
-def model_cards() -> str:
-    """The page MODEL_CARDS.md: one section per bundled and per published weight."""
-    header = (
-        "# Model cards\n\n"
-        f"Made from `timm_gcp/weights/bundled.py` and `timm_gcp/weights/authors.py` by `{COMMAND}`; do not edit.\n\n"
-        "## Weights in this package\n\n"
-        "Trained on Fashion-MNIST with its recipes; `pretrained=True` loads them without a network.\n\n"
-    )
-    shipped = [
-        _row(name, _width(name), entry.params, "–", entry.top1, entry.top5)
-        for name, entry in table.BUNDLED_WEIGHTS.items()
-    ]
-    middle = (
-        "\n\n## The authors' weights\n\n"
-        f"{len(table.WEIGHTS)} weights on ImageNet-1k. {table.NO_LICENCE} None of them is part of this package: "
-        "`timm-gcp weights fetch NAME` downloads and checks the authors' file, see `docs/weights.md`.\n\n"
-    )
-    released = [
-        _row(name, _width(name), facts.params, f"{facts.gmacs:.2f}", entry.figures[0].top1, entry.figures[0].top5)
-        for name, entry in table.WEIGHTS.items()
-        for facts in (entry.architecture,)
-    ]
-    sections = [f"## {name}\n\n{body(name)}" for name in (*table.BUNDLED_WEIGHTS, *table.WEIGHTS)]
-    head = "| weights | D | parameters | GMACs | top-1 % | top-5 % |\n|---|---|---|---|---|---|\n"
-    return header + head + "\n".join(shipped) + middle + head + "\n".join([*released, "", *sections])
-
-
-def _width(name: str) -> str:
-    return str(table.ARCHITECTURES[name.split(".")[0]].dimension or "–")
-
-
-def _row(name: str, width: str, params: int, gmacs: str, top1: float, top5: float) -> str:
-    anchor = name.replace(".", "")
-    return f"| [{name}](#{anchor}) | {width} | {params / 1e6:.2f} M | {gmacs} | {top1:.2f} | {top5:.2f} |"

@@ -157,7 +157,7 @@ def matching(pattern: str = "*", names: Iterable[str] | None = None) -> list[str
     """Names (default: of the table) that match a shell pattern, or contain it where it has no wildcard.
 
     Raises:
-        ValueError: If none does; the known names are listed.
+        ValueError: None does; the known names are listed.
     """
     names = list(WEIGHTS if names is None else names)
     wild = pattern if any(c in pattern for c in "*?[") else f"*{pattern}*"

@@ -74,8 +74,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """What a checkpoint file holds, on the CPU: a state dict, or a training checkpoint around one, in plain dicts.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is damaged, holds no dict, asks for code (the refused names are listed), or for far more
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged, holds no dict, asks for code (the refused names are listed), or for far more
             memory than its size accounts for.
     """
     path = Path(path)
@@ -167,8 +167,8 @@ def safetensors_metadata(path: str | Path) -> dict[str, str]:
     """Metadata in the header of a safetensors file.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no whole safetensors file.
+        FileNotFoundError: There is no such file.
+        ValueError: It is not a whole safetensors file.
     """
     path = Path(path)
     if check_file(path) != "safetensors":

@@ -38,7 +38,7 @@ def check_asked(path: Path, asked: float, what: str) -> None:
     """Refuse what takes far more memory than the file that asks for it has bytes.
 
     Raises:
-        ValueError: Naming the file and both sizes.
+        ValueError: It asks for more; names the file and both sizes.
     """
     size = path.stat().st_size
     if asked > allowance(size):
@@ -52,8 +52,8 @@ def check_file(path: str | Path) -> str:
     """Kind of a weight file, `'safetensors'` or `'torch'`, found out from its first bytes and its length.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is empty, a web page, a Git LFS pointer, something else, or a safetensors file whose header
+        FileNotFoundError: There is no such file.
+        ValueError: It is empty, a web page, a Git LFS pointer, something else, or a safetensors file whose header
             doesn't fit it.
     """
     path = Path(path)
@@ -95,7 +95,7 @@ def check_zip(path: Path) -> tuple[bool, Counter[int]]:
         in bytes, each with the number of members that have it.
 
     Raises:
-        ValueError: If the archive or a member is damaged, encrypted, named twice, compressed in another way than
+        ValueError: The archive or a member is damaged, encrypted, named twice, compressed in another way than
             torch reads, or unpacks to far more than the file holds.
     """
     try:

@@ -23,7 +23,7 @@ def checked_data_config(given: Mapping[str, Any], where: str, largest: int = 16_
         largest: Pixels that a side may have.
 
     Raises:
-        ValueError: Names the key and the value.
+        ValueError: A value is out of range or of another type; names the key and the value.
     """
     found: dict[str, Any] = {}
     for key, value in given.items():

@@ -1,96 +1,59 @@
-"""Download one of the authors' files from Google Drive, with progress and resume."""
+"""One file from Google Drive to this disk, by gdown, which knows Drive's pages of confirmation."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from timm_gcp.weights import catalog as table
-from timm_gcp.weights import store
-from timm_gcp.weights.checkpoint import read_checkpoint
+from timm_gcp.weights.transfer import TIMEOUT, RoomError, TransferError, bar, check_room, throw_away
 
 DRIVE_URL = "https://drive.google.com/uc?id={id}"
 
 
-def download(name: str, url: str | None = None, quiet: bool = False) -> Path:
-    """Download the published file of `arch.tag` into the local store's `downloads` folder.
-
-    A broken download goes on where it stopped; a complete one is not repeated. What can't be read is thrown away.
+def from_drive(url: str, target: Path, reserve: int = 0, quiet: bool = False) -> None:
+    """Download to `target`, from where an earlier attempt stopped.
 
     Args:
-        name: `arch.tag` of the table.
-        url: Where else to download from, such as a mirror.
+        url: Address on Google Drive.
+        target: Where to; it appears whole.
+        reserve: Bytes to be left on the disk afterwards.
         quiet: Without progress bar.
 
-    Returns:
-        The downloaded file, under the authors' own file name.
-
     Raises:
-        ValueError: If `name` is not in the table, or what arrived is no checkpoint.
-        ImportError: If gdown is not installed.
-        RuntimeError: If the download fails.
+        ImportError: Gdown is not installed.
+        RoomError: The disk is too small.
+        TransferError: The download fails.
     """
-    entry = table.WEIGHTS.get(name)
-    if entry is None:
-        raise ValueError(f"No published weights are called {name!r}. Known: {', '.join(table.WEIGHTS)}.")
     try:
         import gdown
     except ImportError as error:
-        raise ImportError(f"Downloading needs gdown: pip install 'timm-gcp[download]'. {_by_hand(entry)}") from error
-    target = store.home() / "downloads" / f"{entry.source_name}.pth.tar"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _clear(target)
-    url = url or DRIVE_URL.format(id=entry.google_drive_id)
-    try:
-        arrived = gdown.download(url=url, output=str(target), quiet=quiet, resume=True)
-    except Exception as error:  # gdown, requests and the system each have their own
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        if "range" in reason.lower() or "416" in reason:  # what was kept is no part of what is there
-            _throw_away(target)
-            raise RuntimeError(
-                f"{entry.source_name} did not arrive from {url}: {reason}. What had arrived before is thrown away: the "
-                f"same command starts anew. {_by_hand(entry)}"
-            ) from error
-        raise RuntimeError(
-            f"{entry.source_name} did not arrive from {url}: {reason}. What has arrived is kept: the same command goes "
-            f"on from there. {_by_hand(entry)}"
-        ) from error
-    if arrived is None:  # gdown before version 5 reports a refusal so
-        raise RuntimeError(f"{entry.source_name} did not arrive from {url}. {_by_hand(entry)}")
-    try:
-        read_checkpoint(target)
-    except ValueError as error:
-        _throw_away(target)  # or the next attempt would take it for the finished download
-        raise ValueError(f"{error} {_by_hand(entry)}") from error
-    return target
+        raise ImportError("Downloading from Google Drive needs gdown: pip install 'gdown>=6.3'.") from error
+    _clear_parts(target)
+    with bar(target.name, quiet) as shown:
 
+        def progress(done: int, total: int | None) -> None:
+            if not shown.n:  # the first bytes: Drive tells the size along with them
+                check_room(target.parent, (total or done) - done + reserve, target.name)
+                shown.total = total
+            shown.n = done
+            shown.refresh()
 
-def _parts(target: Path) -> list[Path]:
-    """Unfinished downloads of `target`, as gdown names them."""
-    return sorted(path for path in target.parent.glob("*.part") if path.name.startswith(target.name))
-
-
-def _throw_away(target: Path) -> None:
-    for path in (target, *_parts(target)):
-        path.unlink(missing_ok=True)
-
-
-def _clear(target: Path) -> None:
-    """Remove what would be in the way: a finished file that can't be read, parts of a page, more than one part."""
-    if target.exists():
         try:
-            read_checkpoint(target)
-        except ValueError:
-            target.unlink()
-    parts = sorted(_parts(target), key=lambda path: path.stat().st_size)
+            gdown.download(url=url, output=str(target), quiet=True, resume=True, progress=progress, timeout=TIMEOUT)
+        except RoomError:
+            raise
+        except Exception as error:  # gdown, requests and the system each have their own
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            if "range" in reason.lower() or "416" in reason:  # what was kept is not part of what is there
+                throw_away(target)
+            raise TransferError(reason.rstrip(".")) from error
+
+
+def _clear_parts(target: Path) -> None:
+    """Keep the longest of gdown's unfinished downloads alone, unless it is the start of a web page."""
+    parts = [path for path in target.parent.glob("*.part") if path.name.startswith(target.name)]
+    parts = sorted((path for path in parts if path.name != f"{target.name}.part"), key=lambda path: path.stat().st_size)
     for path in parts:
         with path.open("rb") as file:
             start = file.read(64).lstrip()
         if path is not parts[-1] or not start or start.startswith(b"<"):
             path.unlink()
-
-
-def _by_hand(entry: table.Weights) -> str:
-    return (
-        f"By hand: save https://drive.google.com/open?id={entry.google_drive_id} in a browser, then "
-        f"`timm-gcp weights import {entry.source_name}.pth.tar --as {entry.name}`."
-    )

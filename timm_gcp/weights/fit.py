@@ -22,7 +22,7 @@ def check_kind(name: object, tensor: torch.Tensor) -> None:
     """Refuse a tensor of a type that no weights are kept in: complex, quantized, sparse, 8-bit floats.
 
     Raises:
-        ValueError: Naming the entry and its type.
+        ValueError: Another type; names the entry and its type.
     """
     if tensor.is_quantized or tensor.layout != torch.strided or tensor.dtype not in (*_FLOATS, *_COUNTS):
         kind = str(tensor.dtype if tensor.layout == torch.strided else tensor.layout).removeprefix("torch.")
@@ -36,7 +36,7 @@ def load_whole(model: nn.Module, state_dict: Mapping[str, torch.Tensor], source:
     """Load a state dict in the model's own names, all of it and nothing else, in place.
 
     Raises:
-        ValueError: Naming `source` and every missing, foreign, wrongly sized or wrongly typed entry.
+        ValueError: Anything is missing, foreign, wrongly sized or wrongly typed; names `source` and every such entry.
     """
     wanted = model.state_dict()
     problems = _problems(
@@ -81,7 +81,7 @@ def fit(state_dict: Mapping[str, torch.Tensor], model: nn.Module) -> dict[str, t
     the model is built for another number of classes, the first convolution where it takes other channels.
 
     Raises:
-        ValueError: Listing every missing, foreign, wrongly sized and wrongly typed entry.
+        ValueError: An entry is missing, foreign, wrongly sized or wrongly typed; lists them all.
     """
     own = model.state_dict()
     wanted = {name: tuple(tensor.shape) for name, tensor in own.items()}

@@ -23,7 +23,7 @@ def compare(
     """Load a weight folder through timm and compare its answers with those of the model that it was made of.
 
     Raises:
-        ValueError: If logits, preprocessing or class names differ, or `check` says so.
+        ValueError: Logits, preprocessing or class names differ, or `check` says so.
     """
     from timm.data import resolve_data_config
 

@@ -16,7 +16,8 @@ from timm_gcp.weights import catalog as table
 from timm_gcp.weights.checkpoint import safetensors_metadata
 from timm_gcp.weights.hub_errors import explain
 from timm_gcp.weights.rebuild import rebuild
-from timm_gcp.weights.record import KEY, Record, record_from_folder
+from timm_gcp.weights.record import KEY, Record
+from timm_gcp.weights.record_sources import record_from_folder
 from timm_gcp.weights.source import read_source
 
 CONFIG, README = "config.json", "README.md"
@@ -52,6 +53,7 @@ def prepare(
     licence: str | None = None,
     folder: Path | None = None,
     data_config: Mapping[str, Any] | None = None,
+    measured: tuple[float, float] | None = None,
 ) -> Upload:
     """Gather what a push of `name` would send.
 
@@ -62,10 +64,11 @@ def prepare(
         licence: Licence of weights whose source states none, given by someone who has permission to publish them.
         folder: The weight folder, where it is not the one of that name on this machine.
         data_config: Keys of timm's data configuration, for a folder that had to assume them.
+        measured: Top-1 and top-5 accuracy in % that were measured with weights of the table, for their card.
 
     Raises:
-        FileNotFoundError: If there is no such weight folder on this machine.
-        ValueError: If the weights are a third party's, without a licence, their preprocessing is not known, or the
+        FileNotFoundError: There is no such weight folder on this machine.
+        ValueError: The weights are a third party's, without a licence, their preprocessing is not known, or the
             folder is broken.
     """
     store.check_name(name)
@@ -97,7 +100,7 @@ def prepare(
     if entry is None and name not in table.BUNDLED_WEIGHTS:
         card = cards.card(name, metadata, stated, record, repo)
     elif stated or not card:
-        card = cards.card(name, metadata, stated)
+        card = cards.card(name, metadata, stated, repo=repo if entry else "", measured=measured)
     files: dict[str, bytes | Path] = {
         CONFIG: config,
         store.WEIGHTS_FILE: folder / store.WEIGHTS_FILE,
@@ -126,7 +129,7 @@ def push(upload: Upload, token: str | None = None) -> str:
     """Create the repository and commit the files; the address of the commit.
 
     Raises:
-        RuntimeError: If the Hub refuses or cannot be reached.
+        RuntimeError: The Hub refuses or cannot be reached.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
@@ -144,6 +147,26 @@ def push(upload: Upload, token: str | None = None) -> str:
             raise
         raise RuntimeError(f"{text} Nothing was published.") from error
     return str(commit.commit_url)
+
+
+def published_digest(repo: str) -> str | None:
+    """SHA-256 of the `model.safetensors` that a repository on the Hub has; None where there is none.
+
+    Raises:
+        RuntimeError: The Hub refuses or cannot be reached.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return get_hf_file_metadata(hf_hub_url(repo, store.WEIGHTS_FILE)).etag  # of large files, the Hub's tag is that
+    except (EntryNotFoundError, RepositoryNotFoundError):
+        return None
+    except Exception as error:
+        text = explain(error, repo)
+        if text is None:
+            raise
+        raise RuntimeError(text) from error
 
 
 def _digest(content: bytes | Path) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 from timm_gcp.common.messages import one_line
 
-# Class name, anywhere in the chain of causes -> what it means. By name: the clients of the last years share the names
-# but not the modules, nor the HTTP library beneath.
+# Class, anywhere in the chain of causes -> what it means, from the most telling to the most general. The Hub's own
+# are classes of huggingface_hub.errors; those of the HTTP library beneath, which differs by release, go by their names.
 _MEANING = {
     "OfflineModeIsEnabled": "{repo} is not in the local cache, and HF_HUB_OFFLINE forbids asking the Hub. Load it once "
     "online, or unset HF_HUB_OFFLINE.",
@@ -26,7 +26,7 @@ _MEANING = {
     "ReadTimeout": "The Hub did not answer for {repo} in time. Try again.",
     "ReadError": "The connection to the Hub broke while {repo} was read. Try again: what has arrived is kept.",
     "ConnectionError": "The Hub could not be reached for {repo} ({detail}). Check the network and HF_ENDPOINT.",
-    "HFValidationError": "{repo!r} is no name of a repository ({detail}). Write ORG/NAME or ORG/NAME@REVISION.",
+    "HFValidationError": "{repo!r} is not a name of a repository ({detail}). Write ORG/NAME or ORG/NAME@REVISION.",
     "HfHubHTTPError": "The Hub refused the request for {repo}: {detail}. Check the name and the token (`hf auth "
     "login`), or try again later.",
     "LocalEntryNotFoundError": "{repo} is not in the local cache, and the Hub could not be reached. Check the network, "
@@ -43,14 +43,23 @@ def explain(error: BaseException, repo: str) -> str | None:
     while cause is not None and cause not in chain:
         chain.append(cause)
         cause = cause.__cause__ or cause.__context__
-    for name, text in _MEANING.items():  # from the most telling to the most general
+    for name, text in _MEANING.items():
         for link in chain:
-            if any(cls.__name__ == name for cls in type(link).__mro__):
+            if _is(link, name):
                 return text.format(repo=repo, detail=_first_line(link))
     for link in chain:
         if isinstance(link, OSError) and "Consistency check failed" in str(link):
             return f"{repo} did not arrive whole ({_first_line(link)}). Try again."
     return None
+
+
+def _is(error: BaseException, name: str) -> bool:
+    from huggingface_hub import errors
+
+    known = getattr(errors, name, None)
+    if known is not None:
+        return isinstance(error, known)
+    return any(cls.__name__ == name for cls in type(error).__mro__)
 
 
 def _first_line(error: Any) -> str:

@@ -42,7 +42,7 @@ def guess_name(path: str | Path) -> str:
     """`arch.tag` of one of the authors' files, told by its file name.
 
     Raises:
-        ValueError: If the file name is none of theirs.
+        ValueError: The file name is none of theirs.
     """
     stem = re.sub(_SUFFIXES, "", Path(path).name, flags=re.IGNORECASE)
     stem = re.sub(r"\s*\(\d+\)$", "", stem)  # as browsers name a second download
@@ -90,10 +90,10 @@ def import_file(
         check: Called with the checkpoint's model, the reloaded one and the record of both; may raise.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is unreadable or unsafe, belongs to another model, contradicts what was given, its
+        FileNotFoundError: There is no such file.
+        ValueError: The file is unreadable or unsafe, belongs to another model, contradicts what was given, its
             weights are unusable, or the reloaded model answers otherwise.
-        RuntimeError: If the folder cannot be written.
+        RuntimeError: The folder cannot be written.
     """
     if triangle_order not in table.ORDERS:
         raise ValueError(f"`triangle_order` must be one of {', '.join(table.ORDERS)}. Got {triangle_order!r}.")

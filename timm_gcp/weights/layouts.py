@@ -76,7 +76,7 @@ def unwrap(checkpoint: Mapping[str, Any], use_ema: bool = False) -> dict[str, to
         use_ema: Take the averaged weights (`state_dict_ema`, `model_ema`).
 
     Raises:
-        ValueError: If averaged weights are asked for and absent, an entry is no tensor or of a type that
+        ValueError: Averaged weights are asked for and absent, an entry is not a tensor or of a type that
             no weights have, or two names become one.
     """
     first, second = (EMA_CONTAINERS, CONTAINERS) if use_ema else (CONTAINERS, EMA_CONTAINERS)
@@ -118,7 +118,7 @@ def rename(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Same tensors under this package's names; a name that no known layout has stays as it is.
 
     Raises:
-        ValueError: If two entries end up under one name.
+        ValueError: Two entries end up under one name.
     """
     convert = _RENAMERS[layout_of(state_dict)]
     renamed: dict[str, torch.Tensor] = {}
@@ -156,7 +156,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     """Weights of any understood layout, ready for `model.load_state_dict` (the signature that timm expects).
 
     Raises:
-        ValueError: If anything is missing, foreign, wrongly sized or not finite; all of it is listed.
+        ValueError: Anything is missing, foreign, wrongly sized or not finite; all of it is listed.
     """
     unwrapped = unwrap(state_dict)
     converted = rename(unwrapped)

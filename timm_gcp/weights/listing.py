@@ -12,7 +12,7 @@ def rows(pattern: str = "*") -> list[dict[str, Any]]:
     """What `list` shows: one dict per known, stored or bundled name that matches `pattern`.
 
     Raises:
-        ValueError: If none matches.
+        ValueError: None matches.
     """
     own = [name for name in (*table.bundled_names(), *store.stored_names()) if name not in table.WEIGHTS]
     names = table.matching(pattern, [*table.WEIGHTS, *dict.fromkeys(own)])

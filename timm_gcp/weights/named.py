@@ -19,7 +19,8 @@ from timm_gcp.weights.checkpoint import read_checkpoint
 from timm_gcp.weights.container import check_file, read_header
 from timm_gcp.weights.hub_errors import explain
 from timm_gcp.weights.layouts import unwrap
-from timm_gcp.weights.record import Record, record_from_folder
+from timm_gcp.weights.record import Record
+from timm_gcp.weights.record_sources import record_from_folder
 from timm_gcp.weights.sanity import check_values
 from timm_gcp.weights.swap_names import as_swap
 
@@ -59,7 +60,7 @@ def check_model(model: Any, name: str) -> None:
     """Check the values of the weights that a model was loaded with.
 
     Raises:
-        ValueError: If one is not finite; `name` and the entries are named.
+        ValueError: One is not finite; `name` and the entries are named.
     """
     try:
         check_values(model.state_dict(), positive=False)
@@ -87,11 +88,11 @@ def check_named(name: str, weights: bool) -> Record | None:
         config = Path(place) / "config.json"
         if not config.is_file():
             raise FileNotFoundError(
-                f"{place!r} is no weight folder: it holds no config.json. Name one that `timm-gcp weights` wrote."
+                f"{place!r} is not a weight folder: it holds no config.json. Name one that `timm-gcp weights` wrote."
             )
         record, file = record_from_folder(Path(place)), weights_in(Path(place)) if weights else None
     else:
-        config = _from_hub(place, ("config.json",), "it is no timm model")
+        config = _from_hub(place, ("config.json",), "it is not a timm model")
         try:
             record = record_from_folder(config.parent)
         except ValueError as error:

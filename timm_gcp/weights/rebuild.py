@@ -17,7 +17,8 @@ from timm_gcp.weights.catalog import ORDERS
 from timm_gcp.weights.data_config import DATA_KEYS, checked_data_config, describe
 from timm_gcp.weights.fit import CLASSIFIERS, REDUCTION, fit
 from timm_gcp.weights.named import blueprint, create
-from timm_gcp.weights.record import Record, record_of
+from timm_gcp.weights.record import Record
+from timm_gcp.weights.record_sources import record_of
 from timm_gcp.weights.sanity import check_values
 from timm_gcp.weights.source import Source
 from timm_gcp.weights.triangle_order import column_to_row, triangle_dim

@@ -1,8 +1,9 @@
-"""What `pretrained=True` means: the local store or the package, else the Hub, else one error that says what to do."""
+"""What `pretrained=True` means: the store or the package, else the Hub, else the authors' file, else one error."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,8 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
     """Point timm at the weights that `pretrained=True` means; surround the call of `build_model_with_cfg` with it.
 
     A source that the caller names (`pretrained_cfg_overlay=dict(file=...)`, `local-dir:`, `hf-hub:`) is checked, then
-    left alone. Otherwise: the local store or the package, else the Hub where the weights are published, else one error.
+    left alone. Otherwise: the local store or the package, else the Hub where the weights are published, else the
+    authors' file, which is downloaded and imported into the store, else one error.
     Model arguments kept with the weights, such as `output_stride`, apply wherever their tag is named.
 
     Args:
@@ -36,9 +38,9 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
         The keyword arguments to use instead.
 
     Raises:
-        FileNotFoundError: If there are no such weights; the text says where it looked and what gets them.
-        ValueError: If a file is no weight file.
-        RuntimeError: If the Hub does not deliver.
+        FileNotFoundError: There are no such weights; the text says where it looked and what gets them.
+        ValueError: A file is no weight file, or a download another one than before.
+        RuntimeError: Neither the Hub nor the authors' file arrives.
     """
     kwargs = dict(kwargs)
     cfg = kwargs.get("pretrained_cfg")
@@ -58,13 +60,18 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
     else:
         tag = cfg if isinstance(cfg, str) and cfg else _default_tag(variant)
         name = f"{variant}.{tag}"
+        on_the_hub = name in table.ON_THE_HUB or (
+            name in table.WEIGHTS and bool(os.environ.get(table.HUB_ORG_VARIABLE))
+        )
         folder = store.find(name)
+        if folder is None and name in table.WEIGHTS and _may_download(name):
+            on_the_hub, folder = _from_afar(name, on_the_hub)
         if folder is not None:
             _check_folder(folder, variant, True)
             stored, model_args = folder_cfg(folder)
             kwargs["pretrained_cfg"] = {**stored, "tag": tag}
             kwargs = {**model_args, **kwargs}
-        elif name in table.ON_THE_HUB or (name in table.WEIGHTS and os.environ.get(table.HUB_ORG_VARIABLE)):
+        elif on_the_hub:
             kwargs["pretrained_cfg_overlay"] = {**overlay, "hf_hub_id": table.hub_id(name)}
         else:
             raise FileNotFoundError(_not_found_text(name))
@@ -83,6 +90,38 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
         if name:
             text = _not_found_text(name, text)
         raise RuntimeError(text) from error
+
+
+def _may_download(name: str) -> bool:
+    from timm_gcp.weights.download import allowed  # not needed for `import timm_gcp`
+
+    return allowed(name)
+
+
+def _from_afar(name: str, on_the_hub: bool) -> tuple[bool, Path | None]:
+    """Whether the Hub has the weights; if not, the folder that the store has of them once the authors' file is fetched.
+
+    Raises:
+        RuntimeError: The file does not arrive.
+        ValueError: It is not usable.
+    """
+    from timm_gcp.weights.download import DownloadError
+    from timm_gcp.weights.fetch import fetch_aloud
+    from timm_gcp.weights.named import check_named
+
+    answer = ""
+    if on_the_hub:
+        try:
+            check_named(f"hf-hub:{table.hub_id(name)}", False)
+            return True, None
+        except (RuntimeError, ValueError) as error:
+            answer = str(error)
+            print(f"{name}: {answer} The authors' file is next.", file=sys.stderr)
+    try:
+        fetch_aloud(name)
+    except DownloadError as error:
+        raise RuntimeError(_not_found_text(name, answer, error.reason)) from error
+    return False, store.find(name)
 
 
 def _default_tag(variant: str) -> str:
@@ -115,7 +154,7 @@ def _check_source(path: Path) -> None:
         read_checkpoint(file)
 
 
-def _not_found_text(name: str, hub_answer: str = "") -> str:
+def _not_found_text(name: str, hub_answer: str = "", download: str = "") -> str:
     """The one error of `pretrained=True`: what is missing, where it was looked for, the commands that get it."""
     arch = name.split(".")[0]
     entry = table.WEIGHTS.get(name)
@@ -136,9 +175,10 @@ def _not_found_text(name: str, hub_answer: str = "") -> str:
     )
     return (
         f"No weights for {name} on this machine. Looked in {store.stored_folder(name)}, in the package, and on the Hub "
-        f"({hub_line}). Either of these gets them:\n"
+        f"({hub_line}). {download}{' ' if download else ''}Either of these gets them:\n"
         f"  timm-gcp weights fetch {name}\n"
         f"  timm-gcp weights import {entry.source_name}.pth.tar --as {name}   "
         f"(the authors' file: https://drive.google.com/open?id={entry.google_drive_id})\n"
-        "pretrained=False builds the model with random weights."
+        "TIMM_GCP_MIRROR=PLACE names a server or a folder that holds the authors' files. pretrained=False builds the "
+        "model with random weights."
     )

@@ -18,7 +18,7 @@ def check_values(state_dict: Mapping[str, torch.Tensor], positive: bool = True) 
         positive: Batch-norm variances must be above 0; otherwise 0 will do, that of a channel which never varied.
 
     Raises:
-        ValueError: Naming the entries, if a weight is not finite or a batch-norm variance too small.
+        ValueError: A weight is not finite or a batch-norm variance too small; names the entries.
     """
     held = {name: tensor for name, tensor in state_dict.items() if not tensor.is_meta}
     broken = [name for name, tensor in held.items() if not _finite(tensor)]
@@ -57,7 +57,7 @@ def try_model(model: Any, path: str) -> None:
     """Run `model` once on the fixed image, in float32.
 
     Raises:
-        ValueError: If the logits are not finite or all the same; `path` is named.
+        ValueError: The logits are not finite or all the same; `path` is named.
     """
     size = model.pretrained_cfg["input_size"]
     with torch.inference_mode():

@@ -15,7 +15,8 @@ from timm_gcp.common.messages import one_line
 from timm_gcp.weights.allowed import is_number
 from timm_gcp.weights.checkpoint import read_checkpoint
 from timm_gcp.weights.layouts import EMA_CONTAINERS, unwrap
-from timm_gcp.weights.record import Record, record_from_args, record_from_folder
+from timm_gcp.weights.record import Record
+from timm_gcp.weights.record_sources import record_from_args, record_from_folder
 
 IN_A_FOLDER = ("model.safetensors", "model_best.pth.tar", "last.pth.tar")
 
@@ -41,7 +42,7 @@ def find_checkpoint(path: str | Path) -> Path:
     """The weight file that a path means: itself, or the weights of a weight folder, or a run's best, else last.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: There is none.
     """
     path = Path(path)
     if path.is_dir():

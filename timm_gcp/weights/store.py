@@ -44,7 +44,7 @@ def check_name(name: str) -> tuple[str, str]:
     """Architecture and tag of `arch.tag`.
 
     Raises:
-        ValueError: If `name` is not of that form.
+        ValueError: `name` is not of that form.
     """
     found = re.fullmatch(_NAME, name)
     if found is None:
@@ -98,7 +98,7 @@ def check_target(target: Path, replace: bool) -> None:
     """Check that a weight folder can be put at `target`: nothing is there, or a weight folder to be replaced.
 
     Raises:
-        ValueError: If something else is there, or it is not to be replaced.
+        ValueError: Something else is there, or it is not to be replaced.
     """
     _put_back(target.parent)
     if not os.path.lexists(target):
@@ -115,8 +115,8 @@ def check_target(target: Path, replace: bool) -> None:
     if names - _KEPT or (names and WEIGHTS_FILE not in names and not own):
         held = f" (it holds {listed(sorted(names - _KEPT or names), 3)})" if target.is_dir() else ""
         raise ValueError(
-            f"{target} is no weight folder{held}, and --force replaces nothing else: choose another folder, or remove "
-            "it yourself."
+            f"{target} is not a weight folder{held}, and --force replaces nothing else: choose another folder, or "
+            "remove it yourself."
         )
 
 
@@ -131,8 +131,8 @@ def add(target: Path, fill: Callable[[Path], None], replace: bool = False) -> Pa
         replace: Put it in the place of an existing folder.
 
     Raises:
-        ValueError: If `target` exists and is no weight folder or not to be replaced.
-        RuntimeError: If the disk is full or not writable.
+        ValueError: `target` exists and is not a weight folder or not to be replaced.
+        RuntimeError: The disk is full or not writable.
     """
     check_target(target, replace)
     incoming: Path | None = None

@@ -17,7 +17,7 @@ def folder_cfg(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Pretrained cfg of a weight folder, its weights named as `file`, and the model arguments that its model needs.
 
     Raises:
-        FileNotFoundError: If the folder has no `config.json`.
+        FileNotFoundError: The folder has no `config.json`.
     """
     cfg, arch, model_args = load_model_config_from_path(folder)
     known = {key: tuple(value) if isinstance(value, list) else value for key, value in cfg.items()}

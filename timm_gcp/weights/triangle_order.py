@@ -52,7 +52,7 @@ def diagonal_contrast(weight: torch.Tensor, order: Order) -> float:
         (mean norm at the diagonal - mean norm) / (standard deviation of the norms / √D).
 
     Raises:
-        ValueError: If the number of columns is no D(D+1)/2.
+        ValueError: The number of columns is no D(D+1)/2.
     """
     dim = triangle_dim(weight.shape[1])
     if dim is None:
@@ -74,7 +74,7 @@ def triangle_order(weight: torch.Tensor) -> tuple[Order, bool]:
         `("row" | "column", certain)`. A classifier without any structure (fresh, synthetic) gives `("row", False)`.
 
     Raises:
-        ValueError: If the number of columns is no D(D+1)/2.
+        ValueError: The number of columns is no D(D+1)/2.
     """
     if weight.is_meta:  # sizes without values
         return "row", False

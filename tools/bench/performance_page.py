@@ -1,4 +1,4 @@
-"""Put the benchmarks' tables into docs/performance.md, from the files that the benchmarks wrote.
+"""Put the benchmarks' tables into docs/performance.md and docs/poolings.md, from the files that the benchmarks wrote.
 
 python tools/bench/performance_page.py
 """
@@ -14,6 +14,7 @@ from typing import Any
 from bench_common import markdown
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = ("performance.md", "poolings.md")
 BEGIN, END = "<!-- begin {} -->\n", "<!-- end {} -->"
 
 
@@ -64,8 +65,8 @@ def plain(folder: Path, name: str) -> str:
 
 def page(text: str, folder: Path) -> str:
     """`text` with each marked part replaced by the tables that `folder` holds; a part without a file stays empty."""
-    parts = {f"{kind} {device}": f"{kind}_{device}" for kind in ("pooling", "precision", "classifier", "models")
-             for device in ("cpu", "cuda")}  # fmt: skip
+    kinds = ("pooling", "poolings", "precision", "classifier", "models")
+    parts = {f"{kind} {device}": f"{kind}_{device}" for kind in kinds for device in ("cpu", "cuda")}
     for mark, name in parts.items():
         begin, end = BEGIN.format(mark), END.format(mark)
         if begin not in text:
@@ -73,18 +74,19 @@ def page(text: str, folder: Path) -> str:
         before, rest = text.split(begin)
         content = ""
         if (folder / f"{name}.md").is_file():
-            content = pooling_tables(folder, name.split("_")[1]) if mark.startswith("pooling") else plain(folder, name)
+            content = pooling_tables(folder, name.split("_")[1]) if mark.startswith("pooling ") else plain(folder, name)
         text = before + begin + content + end + rest.split(end)[1]
     return text
 
 
 def main() -> int:
-    """Rewrite the page."""
+    """Rewrite the pages."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    path = DOCS / "performance.md"
-    part = path.with_suffix(".part")
-    part.write_text(page(path.read_text(encoding="utf-8"), DOCS / "performance"), encoding="utf-8")
-    part.replace(path)
+    for name in PAGES:
+        path = DOCS / name
+        part = path.with_suffix(".part")
+        part.write_text(page(path.read_text(encoding="utf-8"), DOCS / "performance"), encoding="utf-8")
+        part.replace(path)
     return 0
 
 

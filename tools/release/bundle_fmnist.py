@@ -76,7 +76,7 @@ def finished_cells(folder: Path) -> list[Cell]:
 
 
 def _candidates() -> Iterator[list[Cell]]:
-    """Per model the runs that may become its weights: all images before a part, larger pictures before the recipe's,
+    """Per model the runs that may become its weights: all images before a part, larger images before the recipe's,
     then GCP's own rate before the recipe's."""
     for pool in reversed(POOLINGS):
         kinds = [

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from timm_gcp.common.files import write_text
-from timm_gcp.weights.cards import card, model_cards
+from timm_gcp.weights.cards import card
+from timm_gcp.weights.cards_page import model_cards
 from timm_gcp.weights.catalog import BUNDLED_WEIGHTS
 
 ROOT = Path(__file__).parents[2]

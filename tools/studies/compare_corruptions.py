@@ -106,7 +106,7 @@ def benchmark_code(checkout: Path) -> Iterator[types.ModuleType]:
 
 
 def run_benchmark(module: types.ModuleType, image: np.ndarray, name: str, severity: int, seed: int) -> np.ndarray:
-    """Return the benchmark's own picture; scikit-image's salt and pepper is given the seed that it would not take."""
+    """Return the benchmark's own image; scikit-image's salt and pepper is given the seed that it would not take."""
     import skimage.util
 
     def seeded_noise(picture: np.ndarray, **options: Any) -> np.ndarray:
@@ -119,7 +119,7 @@ def run_benchmark(module: types.ModuleType, image: np.ndarray, name: str, severi
 
 
 def run_package(image: np.ndarray, name: str, severity: int, seed: int) -> np.ndarray:
-    """Return the corruption package's picture, also for those that timm_gcp writes itself."""
+    """Return the corruption package's image, also for those that timm_gcp writes itself."""
     np.random.seed(seed)
     own_seed = {"seed": seed} if name in ("glass_blur", "impulse_noise") else {}
     return import_package().corrupt(image, severity=severity, corruption_name=name, **own_seed)

@@ -1,4 +1,4 @@
-"""Does GCP pre-training help detection? Faster R-CNN on made-up pictures of Fashion-MNIST items, in one command.
+"""Does GCP pre-training help detection? Faster R-CNN on made-up images of Fashion-MNIST items, in one command.
 
     python tools/studies/detection_fmnist.py --data-dir FASHION_MNIST --output STUDY
     python tools/studies/detection_fmnist.py --table STUDY/record.json      # print the table of a finished study
@@ -61,7 +61,7 @@ def parse_arm(text: str) -> Arm:
     """`LABEL=MODEL[,checkpoint=FILE][,last_stage=STAGE]`.
 
     Raises:
-        ValueError: If it does not read so.
+        ValueError: It does not read so.
     """
     label, _, rest = text.partition("=")
     model, *pairs = rest.split(",")
@@ -75,7 +75,7 @@ def default_arms() -> list[Arm]:
     """From scratch, and the two twins with their Fashion-MNIST weights.
 
     Raises:
-        ValueError: If a twin is registered without such weights.
+        ValueError: A twin is registered without such weights.
     """
     arms = [Arm("from scratch", GCP)]
     for label, model in (("after GAP", GAP), ("after GCP", GCP)):
@@ -108,7 +108,7 @@ def run(arm: Arm, detector: str, seed: int, args: argparse.Namespace, in_chans: 
 
 
 def study(args: argparse.Namespace) -> None:
-    """Make the data, train every arm with every seed and one Mask R-CNN, write record, table and pictures."""
+    """Make the data, train every arm with every seed and one Mask R-CNN, write record, table and figures."""
     arms = [parse_arm(text) for text in args.arm] if args.arm else default_arms()
     channels = {arm.channels() for arm in arms} - {None}
     if len(channels) > 1:

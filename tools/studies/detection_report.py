@@ -1,4 +1,4 @@
-"""Table and pictures of the Fashion-MNIST detection study, from its record and its detectors."""
+"""Table and figures of the Fashion-MNIST detection study, from its record and its detectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timm_gcp.detection.draw import draw_detections
 from timm_gcp.plots.style import COLOURS, new_figure, plain, save
 
 SHOWN = ("AP", "AP50", "AP75")
-EXAMPLES = 4  # validation images in the pictures
+EXAMPLES = 4  # validation images in the figures
 
 
 def table(record: Mapping[str, Any]) -> str:

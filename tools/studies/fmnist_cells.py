@@ -133,7 +133,7 @@ def decayed(pooling: str, seed: int, all_images: bool = False) -> Cell:
 
 
 def larger(pooling: str, seed: int, all_images: bool = False) -> Cell:
-    """The same as `at_its_rate` with larger pictures."""
+    """The same as `at_its_rate` with larger images."""
     cell = at_its_rate(pooling, seed, all_images)
     return replace(cell, keys={**cell.keys, "img_size": LARGE}, variant=f"{cell.variant}-px{LARGE}".strip("-"))
 
@@ -147,7 +147,7 @@ def plan(parts: Sequence[str], seeds: Sequence[int], backbones: Sequence[str], s
     """The runs of the study in order: the twins on all images where the study takes a `subset`, and GCP there at its
     own rate; all six cells once; the other backbones; the same with stronger crops, the widths and other rates there;
     the further seeds; the twins on all images with more weight decay; what else could hold GCP back; the twins on all
-    images with larger pictures."""
+    images with larger images."""
     first, *others = seeds
     runs = {
         "weights": [*twins("adju", first, all_images=subset), at_its_rate("GCP", first, subset)],

@@ -40,7 +40,7 @@ def smaller_set(data_dir: str, folder: Path, train_images: int, test_images: int
     """The first images of each split in a folder of their own, laid out for the same reader.
 
     Raises:
-        ValueError: when more images are asked for than there are.
+        ValueError: More images are asked for than there are.
     """
     source = prepare_fashion_mnist(data_dir)
     target = folder / f"data-{train_images}-{test_images}"
@@ -99,7 +99,7 @@ def fill(page: Path, name: str, text: str) -> None:
     """Replace what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` on a page.
 
     Raises:
-        ValueError: when the page lacks these lines.
+        ValueError: The page lacks these lines.
     """
     content = page.read_text(encoding="utf-8") if page.is_file() else ""
     begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"

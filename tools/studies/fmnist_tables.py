@@ -105,7 +105,7 @@ def weights_table(curves: Curves) -> str:
 
 
 def resolution_table(curves: Curves) -> str:
-    """The same with larger pictures, each at its own rate."""
+    """The same with larger images, each at its own rate."""
     whole = any(cell.all_images for cell in curves)
     labels = {"GAP": f"GAP, {LARGE} px", "GCP": f"GCP, {LARGE} px, rate {GCP_RATE}"}
     return _per_epoch({label: _of(curves, larger(pooling, 0, whole)) for pooling, label in labels.items()})

@@ -2,7 +2,7 @@
 
     python tools/studies/make_fmnist_detection.py --data-dir FASHION_MNIST --output DETECTION_SET
 
-FASHION_MNIST holds the four idx files, zipped or not. Every picture is a pure function of (seed, split, index, canvas).
+FASHION_MNIST holds the four idx files, zipped or not. Every image is a pure function of (seed, split, index, canvas).
 Items of the training split come from Fashion-MNIST's training images, the validation split's from its test images.
 """
 
@@ -35,7 +35,7 @@ def read_idx(folder: Path, name: str) -> np.ndarray:
     """One of Fashion-MNIST's idx files, `name` or `name.gz`, as unsigned bytes.
 
     Raises:
-        FileNotFoundError: If neither is there.
+        FileNotFoundError: Neither is there.
     """
     for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
         if path.is_file():
@@ -56,7 +56,7 @@ def silhouette(item: np.ndarray) -> np.ndarray:
 def compose(
     items: np.ndarray, labels: np.ndarray, canvas: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
-    """One picture `(canvas, canvas)` and its objects as (class, visible mask), back to front."""
+    """One image `(canvas, canvas)` and its objects as (class, visible mask), back to front."""
     ramp = np.linspace(-1, 1, canvas)
     direction = rng.uniform(0, 2 * np.pi)
     shade = rng.uniform(10, 60) + 15 * (np.cos(direction) * ramp[None, :] + np.sin(direction) * ramp[:, None])
@@ -91,8 +91,8 @@ def build(data_dir: Path, output: Path, sizes: dict[str, int], canvas: int = 256
     """Write `annotations/instances_{split}.json` and the folders `{split}` for every split in `sizes`.
 
     Raises:
-        FileNotFoundError: If Fashion-MNIST's files are not in `data_dir`.
-        ValueError: If the canvas is too small to show an item.
+        FileNotFoundError: Fashion-MNIST's files are not in `data_dir`.
+        ValueError: The canvas is too small to show an item.
     """
     if canvas < 32:
         raise ValueError(f"canvas must be at least 32 pixels. Got {canvas}.")

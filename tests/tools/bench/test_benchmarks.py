@@ -9,6 +9,7 @@ from pathlib import Path
 import bench_common
 import bench_models
 import bench_pooling
+import bench_poolings
 import numpy as np
 import pytest
 import torch
@@ -101,3 +102,16 @@ def test_model_benchmark_writes_its_table(tmp_path, monkeypatch):
     assert bench_models.main() == 0
     rows = list(csv.DictReader((tmp_path / "models_cpu.csv").open()))
     assert float(rows[0]["train ratio"]) > 0
+
+
+def test_every_pooling_has_a_row(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench_poolings, "SHAPES", [(2, 8, 3)])
+    monkeypatch.setattr(sys, "argv", ["bench_poolings.py", "--rounds", "1", "--output", str(tmp_path)])
+    assert bench_poolings.main() == 0
+    with (tmp_path / "poolings_cpu.csv").open() as file:
+        rows = {row["pooling"]: row for row in csv.DictReader(file)}
+    assert set(bench_poolings.NORMALIZATIONS) < set(rows)
+    assert len(rows) == 1 + len(bench_poolings.NORMALIZATIONS) + len(bench_poolings.CROSS_NORMALIZATIONS) + 1
+    assert (rows["average"]["numbers"], rows["isice"]["numbers"], rows["cross svd"]["numbers"]) == ("8", "36", "16")
+    assert all(float(row["f+b"]) > 0 for row in rows.values())
+    assert "SoT, 6 heads of 24" in capsys.readouterr().out

@@ -1,16 +1,18 @@
-"""docs/performance.md holds the tables that the benchmarks wrote beside it."""
+"""docs/performance.md and docs/poolings.md hold the tables that the benchmarks wrote beside it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import performance_page
+import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_page_is_what_the_tool_makes():
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", performance_page.PAGES)
+def test_the_page_is_what_the_tool_makes(name):
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert text == performance_page.page(text, ROOT / "docs" / "performance")
 
 

@@ -14,7 +14,7 @@ def run(folder: Path, name: str, epochs: int) -> None:
 
 
 def test_the_run_on_all_images_is_taken_where_it_is_complete(tmp_path):
-    """And GCP's own rate before the recipe's, larger pictures before either."""
+    """And GCP's own rate before the recipe's, larger images before either."""
     assert tool.finished_cells(tmp_path) == []
     for name, epochs in {
         "shufflenet_v2_x1_0-gap-adju-seed0": 2,

@@ -1,0 +1,226 @@
+"""Train pooling heads on the features of a frozen ImageNet backbone and compare them: minutes, not hours.
+
+    python tools/studies/frozen_heads.py CONFIG --data-dir 101_ObjectCategories --weights DIR --docs docs/frozen_heads
+
+CONFIG is tools/studies/configs/frozen_*.yaml. The feature maps of all images are computed once, upright and mirrored.
+Each head (reduction, pooling, classifier) is trained by SGD; rate and weight decay are chosen from the same number of
+pairs for each, on images held out of the training images of the first draw. The test images are looked at once per
+draw. What the heads can be told apart by is the pooling alone: the features are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from compare_report import markdown, mcnemar, mean_per_class, spread
+from image_tensors import hold_out, packed, per_class
+from started import VARIABLE
+from timm import create_model
+from timm.layers import SelectAdaptivePool2d
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from tqdm import tqdm
+
+from timm_gcp.common.files import replacing, write_text
+from timm_gcp.models.initial_values import init_linear
+from timm_gcp.models.pooling import GlobalCovPool2d
+
+KEYS = ("title", "data", "model", "input", "train", "tune", "heads", "seeds")
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Feature maps `(N, 2, C, h, w)` of all images, upright and mirrored, in half precision, and their classes."""
+
+    features: Tensor
+    targets: Tensor
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """Read a study.
+
+    Raises:
+        ValueError: A key is unknown or missing.
+    """
+    study = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(study, dict) or set(study) != set(KEYS):
+        raise ValueError(f"{path} must have the keys {', '.join(KEYS)}.")
+    return study
+
+
+@torch.inference_mode()
+def feature_maps(study: dict[str, Any], data_dir: str, cache: Path) -> Maps:
+    """Feature maps of every image, from `cache` where they are there."""
+    from safetensors.torch import load_file, save_file
+
+    data, shape = study["data"], study["input"]
+    images, targets = packed(data_dir, "", data["pixels"], cache, data["exclude"])
+    path = cache / f"maps-{Path(study['file']).stem}.safetensors"
+    if not path.is_file():
+        model: Any = create_model(**study["model"]).eval().to(memory_format=torch.channels_last)
+        size, mean, std = shape["size"], *(torch.tensor(shape[key]).view(3, 1, 1) for key in ("mean", "std"))
+        edge = (data["pixels"] - size) // 2
+        found = []
+        for start in tqdm(range(0, len(images), 32), desc="features", disable=None):
+            batch = images[start : start + 32, :, edge : edge + size, edge : edge + size].float() / 255
+            both = torch.stack((batch, batch.flip(3)), 1).flatten(0, 1)
+            maps = model.forward_features(((both - mean) / std).contiguous(memory_format=torch.channels_last))
+            found.append(maps.half().unflatten(0, (-1, 2)).contiguous())
+        with replacing(path) as partial:
+            save_file({"features": torch.cat(found)}, partial)
+    return Maps(load_file(path)["features"], targets)
+
+
+class Head(nn.Module):
+    """Pooling and classifier on a feature map."""
+
+    def __init__(self, channels: int, classes: int, settings: dict[str, Any]) -> None:
+        super().__init__()
+        if settings.get("pool") == "avg":
+            self.pool: Any = SelectAdaptivePool2d(pool_type="avg", flatten=True)
+            width = channels
+        else:
+            self.pool = GlobalCovPool2d(channels, act_layer=nn.ReLU6, init="fan_out_normal", **settings)
+            width = self.pool.out_features
+        self.fc = nn.Linear(width, classes)
+        init_linear(self.fc, "fan_out_normal")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of feature maps."""
+        return self.fc(self.pool(x))
+
+
+def train_head(maps: Maps, rows: Tensor, settings: dict[str, Any], how: dict[str, Any], seed: int) -> Head:
+    """Train a head on the images `rows`, each epoch upright or mirrored by chance."""
+    torch.manual_seed(seed)
+    head = Head(maps.features.shape[2], int(maps.targets.max()) + 1, settings)
+    optimizer = torch.optim.SGD(head.parameters(), lr=how["lr"], momentum=0.9, weight_decay=how["weight_decay"])
+    steps = how["epochs"] * (len(rows) // how["batch_size"])
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, how["lr"], total_steps=steps, pct_start=how["warmup"], cycle_momentum=False
+    )
+    head.train()
+    for _ in range(how["epochs"]):
+        order = rows[torch.randperm(len(rows))]
+        for start in range(0, len(order) - how["batch_size"] + 1, how["batch_size"]):
+            batch = order[start : start + how["batch_size"]]
+            features = maps.features[batch, torch.randint(2, (len(batch),))].float()
+            loss = cross_entropy(head(features), maps.targets[batch], label_smoothing=how["smoothing"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    return head.eval()
+
+
+@torch.inference_mode()
+def answers(head: Head, maps: Maps, rows: Tensor) -> list[bool]:
+    """Whether the head has each of the images `rows`, upright, right."""
+    right = []
+    for part in rows.split(256):
+        right += (head(maps.features[part, 0].float()).argmax(1) == maps.targets[part]).tolist()
+    return right
+
+
+def run_head(study: dict[str, Any], maps: Maps, name: str) -> dict[str, Any]:
+    """Tune one head on held-out images of the first draw, then train and test it on every draw."""
+    settings = dict(study["heads"][name])
+    grid = settings.pop("tune", study["tune"])
+    how, seeds = study["train"], study["seeds"]
+    trials = []
+    for values in itertools.product(*grid.values()):
+        chosen = dict(zip(grid, values, strict=True))
+        rows, _ = per_class(maps.targets, study["data"]["train_per_class"], seeds[0])
+        kept, held = hold_out(maps.targets[rows], study["data"]["held_out"])
+        head = train_head(maps, rows[kept], settings, {**how, **chosen}, seeds[0])
+        right = answers(head, maps, rows[held])
+        trials.append({**chosen, "held_out": 100 * sum(right) / len(right)})
+        print(name, trials[-1], flush=True)
+    best = max(trials, key=lambda trial: trial["held_out"])
+    chosen = {key: best[key] for key in grid}
+    tests = {}
+    for seed in seeds:
+        rows, others = per_class(maps.targets, study["data"]["train_per_class"], seed)
+        head = train_head(maps, rows, settings, {**how, **chosen}, seed)
+        tests[str(seed)] = answers(head, maps, others)
+        print(name, "draw", seed, f"{100 * sum(tests[str(seed)]) / len(others):.2f}", flush=True)
+    return {
+        "trials": trials,
+        "chosen": chosen,
+        "right": {seed: "".join("01"[r] for r in v) for seed, v in tests.items()},
+    }
+
+
+def tables(study: dict[str, Any], records: dict[str, Any], targets: Tensor) -> str:
+    """Test accuracy, mean per class, gain over the first head with McNemar's test, chosen values; then the trials."""
+    first = next(iter(study["heads"]))
+    rows, trials = [], []
+    for name, record in records.items():
+        right = {seed: [digit == "1" for digit in line] for seed, line in record["right"].items()}
+        base = {seed: [digit == "1" for digit in line] for seed, line in records[first]["right"].items()}
+        top1 = [100 * sum(line) / len(line) for line in right.values()]
+        mean = []
+        for seed, line in right.items():
+            others = per_class(targets, study["data"]["train_per_class"], int(seed))[1]
+            mean.append(mean_per_class(targets[others].tolist(), tuple(line)))
+        paired = [mcnemar(right[seed], base[seed]) for seed in right] if name != first else []
+        gain = [100 * (sum(right[s]) - sum(base[s])) / len(right[s]) for s in right] if paired else []
+        rows.append([
+            name, spread(top1), spread(mean), f"{sum(gain) / len(gain):+.2f}" if gain else "",
+            "; ".join(f"{ours} : {theirs}, {p:.2g}" for ours, theirs, p in paired),
+            ", ".join(f"{key} {value:g}" for key, value in record["chosen"].items()),
+        ])  # fmt: skip
+        trials += [
+            [name, *(f"{trial[key]:g}" for key in record["chosen"]), f"{trial['held_out']:.2f}"]
+            for trial in record["trials"]
+        ]
+    head = ["Head", "Test top-1", "Mean per class", f"Gain over {first}", f"Only it right : only {first}, p", "Chosen"]
+    return markdown(head, rows) + "\n" + markdown(["Head", "Rate", "Weight decay", "Held-out top-1"], trials)
+
+
+def main() -> int:
+    """Run what is missing, write records and tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config", metavar="CONFIG", help="study: a YAML file of tools/studies/configs/")
+    parser.add_argument("--data-dir", required=True, metavar="DIR", help="image folder, a folder a class")
+    parser.add_argument("--weights", metavar="DIR", help="folder of the weights of the backbone")
+    parser.add_argument("--cache", default="output/studies/frozen", metavar="DIR", help="folder of images and features")
+    parser.add_argument("--docs", required=True, metavar="DIR", help="folder of record and tables")
+    parser.add_argument("--heads", nargs="+", metavar="NAME", help="only these heads")
+    args = parser.parse_args()
+    if args.weights:
+        os.environ[VARIABLE] = str(Path(args.weights).resolve())
+    try:
+        study = {**read_config(args.config), "file": args.config}
+        unknown = [name for name in args.heads or () if name not in study["heads"]]
+        if unknown:
+            raise ValueError(f"no head {', '.join(unknown)} in {args.config}; it has {', '.join(study['heads'])}.")
+        maps = feature_maps(study, args.data_dir, Path(args.cache))
+    except (ValueError, FileNotFoundError) as error:
+        print(f"frozen_heads.py: error: {error}", file=sys.stderr)
+        return 1
+    record = Path(args.docs) / f"{Path(args.config).stem}.json"
+    records: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else {}
+    for name in args.heads or study["heads"]:
+        if name not in records:
+            records[name] = run_head(study, maps, name)
+            ordered = {head: records[head] for head in study["heads"] if head in records}
+            write_text(record, json.dumps(ordered, indent=1) + "\n")
+    ordered = {head: records[head] for head in study["heads"] if head in records}
+    text = f"# {study['title']}\n\n{tables(study, ordered, maps.targets)}"
+    write_text(record.with_suffix(".md"), text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
