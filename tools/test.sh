@@ -23,11 +23,12 @@ mypy timm_gcp
 lint-imports --no-cache
 
 # timm's tests are in its source distribution. GITHUB_ACTIONS=true is what timm's own CI sets: without it two of its
-# tests try to download weights.
+# tests try to download weights. Left out: its check that a transformer's pooled features are as wide as its tokens, which
+# no covariance vector is.
 TIMM_TESTS_DIR="$(python tests/helpers/timm_sdist.py)"
 export TIMM_TESTS_DIR
 GITHUB_ACTIONS=true TIMM_GCP_OFFLINE=1 python -m pytest -q -n "$WORKERS" -p timm_gcp -p no:cacheprovider \
     -c /dev/null --rootdir "$TIMM_TESTS_DIR" --confcutdir "$TIMM_TESTS_DIR" "$TIMM_TESTS_DIR/test_models.py" \
-    -k "gcp or shufflenet"
+    -k "(gcp or shufflenet) and not (default_cfgs_non_std and (vit_small or deit_small))"
 
 python -m pytest -q -n "$WORKERS"

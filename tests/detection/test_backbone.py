@@ -184,7 +184,7 @@ def test_bad_arguments_are_named(arguments, message):
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*none\.pth"):
         gcp_backbone("resnet18_gcp", checkpoint=tmp_path / "none.pth")
-    with pytest.raises(FileNotFoundError, match="no weight folder"):
+    with pytest.raises(FileNotFoundError, match="not a weight folder"):
         gcp_backbone(f"local-dir:{tmp_path}")
 
 

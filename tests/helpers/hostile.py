@@ -183,9 +183,12 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "crop": ({"crop_pct": 1e-9}, "crop_pct must be a number above 0"),
     "no size": ({"input_size": []}, "input_size must be channels, height and width"),
     "classes": ({"num_classes": 10**9}, "num_classes must be a whole number"),
+    "beyond the limit": (
+        {"model_kwargs": {"reduce_dim": 4000, "repeats": [1, 1, 1]}}, "or raise the limit with pool_kwargs",
+    ),
     "width": ({"model_kwargs": {"reduce_dim": 40000}}, "reduce_dim must be a whole number from 1 to 4096"),
     "large width": (
-        {"model_kwargs": {"reduce_dim": 4000, "repeats": [1, 1, 1]}}, "the model's 4000: create the model with",
+        {"model_kwargs": {"reduce_dim": 1000, "repeats": [1, 1, 1]}}, "the model's 1000: create the model with",
     ),
     "unlisted": (
         {"model_kwargs": {"reduce_dim": 4, "repeats": [1, 1, 1], "qk_norm": True}},

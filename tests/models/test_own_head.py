@@ -79,8 +79,8 @@ def test_all_that_a_timm_model_does(case, tmp_path):
         model.reset_classifier(0, "")
         torch.testing.assert_close(model(x), features)
         assert not any(module.training for module in model.modules())
-    with pytest.raises(ValueError, match="global_pool='' leaves the features unpooled, which 2 classes can't be told"):
-        model.reset_classifier(2, "")
+        model.reset_classifier(2)
+        assert model(x).shape == ((2, 2, *features.shape[2:]) if "NCHW" in case else (*features.shape[:-1], 2))
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,10 @@ def test_torchscript(case):
 
 
 def test_a_mask_of_patches():
-    model = swapped("class token")
-    with pytest.raises(ValueError, match="covariance pooling takes whole images; give no patch_valid"):
-        model.forward_head(model.forward_features(images()), patch_valid=torch.ones(2, 16))
+    for case in ("class token", "class token, added", "class token, behind"):
+        model = swapped(case)
+        with pytest.raises(ValueError, match="covariance pooling takes whole images; give no patch_valid"):
+            model.forward_head(model.forward_features(images()), patch_valid=torch.ones(2, 16))
 
 
 @pytest.mark.parametrize(

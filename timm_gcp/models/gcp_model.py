@@ -51,9 +51,6 @@ class GcpModel:
                 (`'avg'`, `'max'`, …; `'token'` for a sequence); `''` leaves the features unpooled.
             reset_other: As timm's feature extractors ask of some heads: without the layers between pooling and
                 classifier, which the swap has removed in any case.
-
-        Raises:
-            ValueError: A head of our own with `global_pool=''` and a classifier.
         """
         self._set_head(num_classes, global_pool)
 
@@ -68,7 +65,7 @@ class GcpModel:
             )
             set_submodule(self, spec["pool"], pool.train(self.training))
         width = int(pool.out_features if kind == "gcp" else spec["channels"] * pool.feat_mult())
-        width += spec.get("beside", 0)
+        width += spec.get("beside", 0) if kind else 0
         fc = nn.Linear(width, num_classes, **factory) if num_classes > 0 else nn.Identity()
         if isinstance(fc, nn.Linear):
             init_linear(fc, spec["options"]["init"])
@@ -99,10 +96,13 @@ class OwnHead(GcpModel):
         Raises:
             ValueError: A mask of the patches is given.
         """
-        if patch_valid is not None:
-            raise ValueError("covariance pooling takes whole images; give no patch_valid")
+        whole_images(patch_valid)
         if self.gcp_unpooled:
-            return x
+            if pre_logits:
+                return x
+            if self.gcp_channels_last:
+                return self.head(x)
+            return self.head(x.movedim(1, -1)).movedim(-1, 1)
         pooled = self.gcp_drop(self.global_pool(self.gcp_map(x)))
         return pooled if pre_logits else self.head(pooled)
 
@@ -110,23 +110,12 @@ class OwnHead(GcpModel):
         """The classifier of the covariance vector."""
         return self.get_submodule(self._gcp["classifier"])
 
-    def reset_classifier(
-        self: Any, num_classes: int, global_pool: str | None = None, reset_other: bool = False
-    ) -> None:
-        """See `GcpModel.reset_classifier`."""
-        pool = self.get_submodule(self._gcp["pool"]).pool_type if global_pool is None else global_pool
-        if not pool and num_classes > 0:
-            raise ValueError(
-                f"global_pool='' leaves the features unpooled, which {num_classes} classes can't be told from: give "
-                "num_classes=0 or name a pooling"
-            )
-        self._set_head(num_classes, global_pool)
-
     def _set_head(self: Any, num_classes: int, global_pool: str | None = None) -> None:
         super()._set_head(num_classes, global_pool)
         spec = self._gcp
         kind = self.get_submodule(spec["pool"]).pool_type
         self.gcp_unpooled = not kind
+        self.gcp_channels_last = spec["layout"] != "NCHW"
         arranged = nn.Identity() if kind == "token" else ToMap(spec["layout"], spec["skip"])
         self.gcp_map = arranged.train(self.training)
         if spec["pool"] != OWN[0] and hasattr(self, "head"):  # where timm looks for the kind of pooling to save
@@ -136,10 +125,11 @@ class OwnHead(GcpModel):
 class CatHead(OwnHead):
     """One classifier on the timm model's pooled class token and the covariance vector behind each other."""
 
-    def forward_head(self: Any, x: Tensor, pre_logits: bool = False) -> Tensor:
+    def forward_head(self: Any, x: Tensor, pre_logits: bool = False, patch_valid: Tensor | None = None) -> Tensor:
         """See `OwnHead.forward_head`."""
+        whole_images(patch_valid)
         if self.gcp_unpooled:
-            return x
+            return x if pre_logits else self.gcp_fc(x)
         token = super(OwnHead, self).forward_head(x, pre_logits=True)  # type: ignore[misc]
         pooled = torch.cat([token, self.gcp_drop(self.gcp_pool(self.gcp_map(x)))], dim=1)
         return pooled if pre_logits else self.gcp_fc(pooled)  # type: ignore[no-any-return]
@@ -148,10 +138,11 @@ class CatHead(OwnHead):
 class AddHead(OwnHead):
     """The sum of two classifiers: the timm model's own on its class token, another on the covariance vector."""
 
-    def forward_head(self: Any, x: Tensor, pre_logits: bool = False) -> Any:
+    def forward_head(self: Any, x: Tensor, pre_logits: bool = False, patch_valid: Tensor | None = None) -> Any:
         """See `OwnHead.forward_head`; before the classifiers, both inputs behind each other."""
+        whole_images(patch_valid)
         if self.gcp_unpooled:
-            return x
+            return x if pre_logits else self.gcp_fc(x)
         pooled = self.gcp_drop(self.gcp_pool(self.gcp_map(x)))
         if pre_logits or not self.num_classes:
             return torch.cat([super(OwnHead, self).forward_head(x, pre_logits=True), pooled], dim=1)  # type: ignore[misc]
@@ -178,6 +169,16 @@ class AddHead(OwnHead):
         super()._set_head(num_classes, global_pool)
         if not self.gcp_unpooled:
             self.head_hidden_size += self._gcp["token_width"]
+
+
+def whole_images(patch_valid: Tensor | None) -> None:
+    """Refuse a mask of patches.
+
+    Raises:
+        ValueError: There is one.
+    """
+    if patch_valid is not None:
+        raise ValueError("covariance pooling takes whole images; give no patch_valid")
 
 
 @functools.cache

@@ -93,6 +93,7 @@ def swap_pooling(
     pool = GlobalCovPool2d(channels, **options, **device_dtype(model))  # type: ignore[arg-type]
     restore = remember(model)
     swapped: Any = model
+    head: type
     try:
         if found.layout == "NCHW" and place:
             classifier = classifier_path(model, place)

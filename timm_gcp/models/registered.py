@@ -85,7 +85,7 @@ def _classifier(base: str, options: dict[str, Any]) -> Any:
     """Where the classifiers of a swap are, seen on one without values; None where it can't be built so."""
     try:
         with torch.device("meta"):
-            model = timm.create_model(ENTRY_POINT, backbone=base, **options)
+            model: Any = timm.create_model(ENTRY_POINT, backbone=base, **options)
     except ValueError:
         raise
     except TypeError as error:

@@ -1,15 +1,10 @@
 """Tries `swap_pooling` on the smallest model of every family of timm, and writes the table of docs/families.md.
 
-    python tools/release/check_families.py                    # all families: about an hour on two cores
+    OMP_NUM_THREADS=1 python tools/release/check_families.py       # all families, some ten minutes
     python tools/release/check_families.py --families resnet vgg   # these rows anew, the others as they are
-    python tools/release/check_families.py --shapes           # some minutes: see below
 
 Each is built, swapped, run, trained for one step, reset, cut at features and head, stripped of its classifier, copied,
 and saved and loaded by timm. The first thing that fails is what the table says.
-
-With `--shapes`, all that happens on torch's meta device: shapes and gradients' ways are computed, numbers are not, and
-"save and load" compares the shapes of the weights. The table says so of each row. A model that fails so is tried in
-full.
 """
 
 from __future__ import annotations
@@ -29,7 +24,6 @@ from typing import Any
 import timm
 import torch
 from timm.models import save_for_hf
-from timm.models._hub import save_config_for_hf
 
 import timm_gcp
 from timm_gcp.common.files import write_text
@@ -65,7 +59,7 @@ REFUSED = "–"
 SMALL = 4_000_000  # parameters of a model that is taken as it is
 AS_THEY_ARE = {"convit"}  # adds its class token after the tenth block
 TRIES = 2  # models of a family, smallest first, before it counts as refused
-WORKS, SHAPES = "works", "works (shapes)"
+WORKS = "works"
 
 
 @dataclass(frozen=True)
@@ -125,13 +119,12 @@ def _numbers(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def try_model(family: str, name: str, device: str = "cpu") -> Row:
+def try_model(family: str, name: str) -> Row:
     """Swap the pooling of one model and put it through all that a timm model does."""
     side, features, step = 0, REFUSED, "swap"
     try:
         arguments = {} if family in AS_THEY_ARE else shallow(name)
-        with torch.device(device):
-            model: Any = timm.create_model(name, num_classes=CLASSES, **arguments)
+        model: Any = timm.create_model(name, num_classes=CLASSES, **arguments)
         cfg = model.pretrained_cfg
         own = max(cfg["input_size"][1:])
         side = own if cfg.get("fixed_input_size") or own <= SIZE else SIZE
@@ -141,18 +134,17 @@ def try_model(family: str, name: str, device: str = "cpu") -> Row:
         if spec.get("skip"):
             features += f", {spec['skip']} before the patches"
         for step, check in STEPS.items():  # noqa: B007 (the except clauses read it)
-            check(model, torch.randn(2, model.in_chans, side, side, device=device))
+            check(model, torch.randn(2, model.in_chans, side, side))
     except Failed as error:
         return Row(family, name, side, features, f"{step}: {error}")
     except Exception as error:  # whatever it is, it is this family's answer
         text = " ".join(str(error).split()) or type(error).__name__
         return Row(family, name, side, features, text if step == "swap" else f"{step}: {text[:200]}")
-    return Row(family, name, side, features, SHAPES if device == "meta" else WORKS)
+    return Row(family, name, side, features, WORKS)
 
 
 def _same(found: Any, wanted: Any, what: str) -> None:
-    same = tuple(found.shape) == tuple(wanted.shape)
-    if not same or not (found.is_meta or torch.allclose(found, wanted, atol=1e-4, rtol=1e-3)):
+    if tuple(found.shape) != tuple(wanted.shape) or not torch.allclose(found, wanted, atol=1e-4, rtol=1e-3):
         raise Failed(f"{what} differ")
 
 
@@ -204,15 +196,6 @@ def _forward(model: Any, images: torch.Tensor) -> None:
 @torch.inference_mode()
 def _saved(model: Any, images: torch.Tensor) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        if images.is_meta:
-            save_config_for_hf(model, f"{folder}/config.json")
-            with torch.device("meta"):
-                again = timm.create_model(f"local-dir:{folder}", pretrained=False).state_dict()
-            if {key: value.shape for key, value in model.state_dict().items()} != {
-                key: value.shape for key, value in again.items()
-            }:
-                raise Failed("the weights of the model made again have other names or shapes")
-            return
         try:
             save_for_hf(model, folder, safe_serialization=True)
         except RuntimeError:  # CoaT's tensors share memory, which safetensors does not write
@@ -225,21 +208,13 @@ def _saved(model: Any, images: torch.Tensor) -> None:
 STEPS = {"training": _train, "features and head": _forward, "save and load": _saved}
 
 
-def try_family(family: str, shapes: bool = False) -> Row:
-    """The first of a family's smallest models that works, else what the smallest says.
-
-    Args:
-        family: timm's module.
-        shapes: Try it on the meta device first.
-    """
+def try_family(family: str) -> Row:
+    """The first of a family's smallest models that works, else what the smallest says."""
     rows: list[Row] = []
     for name in small_models(family)[:TRIES]:
-        for device in ("meta", "cpu") if shapes else ("cpu",):
-            rows.append(try_model(family, name, device))
-            if rows[-1].result in (WORKS, SHAPES):
-                return rows[-1]
-            if rows[-1].features == REFUSED:  # by the swap, which says the same of either
-                break
+        rows.append(try_model(family, name))
+        if rows[-1].result == WORKS:
+            return rows[-1]
     return rows[0]
 
 
@@ -255,7 +230,7 @@ def read(page: str) -> dict[str, Row]:
 
 def page(rows: Sequence[Row]) -> str:
     """The page in Markdown."""
-    works = [row for row in rows if row.result in (WORKS, SHAPES)]
+    works = [row for row in rows if row.result == WORKS]
     refused = [row for row in rows if row not in works]
     head = ["| family | tried | px | features, channels | result |", "| --- | --- | ---: | --- | --- |"]
     lines = [
@@ -263,8 +238,7 @@ def page(rows: Sequence[Row]) -> str:
         "",
         f"One small model of each family of timm {timm.__version__}, on random images: forward, one training step,",
         "`reset_classifier`, `forward_features` and `forward_head`, `num_classes=0`, copy, save and load. Large ones",
-        "are built shallower. `works (shapes)`: on torch's meta device, where shapes and gradients are followed and no",
-        "numbers computed. Made by `python tools/release/check_families.py`; what the words mean:",
+        "are built shallower. Made by `python tools/release/check_families.py`; what the words mean:",
         "[swap_pooling.md](swap_pooling.md).",
         "",
         f"## Works: {len(works)} of {len(rows)} families",
@@ -285,18 +259,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--families", nargs="+", metavar="NAME", help="timm's modules; all when left out")
     parser.add_argument("--output", default=str(PAGE), metavar="FILE", help="page to write")
-    parser.add_argument("--shapes", action="store_true", help="compute shapes only, on torch's meta device")
     args = parser.parse_args(argv)
     known, output = families(), Path(args.output)
     if unknown := [family for family in args.families or () if family not in known]:
         raise ValueError(f"timm has no family {', '.join(unknown)}; it has {', '.join(known)}.")
-    rows = read(output.read_text(encoding="utf-8")) if (args.families or args.shapes) and output.is_file() else {}
-    done = {family for family, row in rows.items() if row.result == WORKS} if args.shapes else set()
+    rows = read(output.read_text(encoding="utf-8")) if args.families and output.is_file() else {}
     torch.manual_seed(0)
     warnings.simplefilter("ignore")
-    for family in args.families or (name for name in known if name not in done):
+    for family in args.families or known:
         started = time.perf_counter()
-        rows[family] = try_family(family, args.shapes)
+        rows[family] = try_family(family)
         took = time.perf_counter() - started
         print(f"{took:5.0f} s  {rows[family].line()}", file=sys.stderr, flush=True)
         write_text(output, page([rows[name] for name in known if name in rows]))

@@ -2,7 +2,7 @@
 
     python tools/studies/frozen_heads.py CONFIG --data-dir 101_ObjectCategories --weights DIR --docs docs/frozen_heads
 
-CONFIG is tools/studies/configs/frozen_*.yaml. The feature maps of all images are computed once, upright and mirrored.
+CONFIG is a file of tools/studies/configs/frozen/. Feature maps of all images are computed once, upright and mirrored.
 Each head (reduction, pooling, classifier) is trained by SGD; rate and weight decay are chosen from the same number of
 pairs for each, on images held out of the training images of the first draw. The test images are looked at once per
 draw. What the heads can be told apart by is the pooling alone: the features are the same.
