@@ -63,6 +63,21 @@ def _seconds(run: Callable[[], Any], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
+def forward(pool: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Callable[[], Any]:
+    """A pooling's forward pass of `x`, recorded by no autograd."""
+
+    def run() -> None:
+        with torch.no_grad():
+            pool(x)
+
+    return run
+
+
+def both(pool: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, grad: torch.Tensor) -> Callable[[], Any]:
+    """Its forward and backward pass, from the incoming gradient `grad`."""
+    return lambda: torch.autograd.grad(pool(x), x, grad)
+
+
 def saved_bytes(run: Callable[[], Any]) -> int:
     """Bytes that autograd keeps for backward during `run`, each storage once."""
     storages: dict[int, int] = {}

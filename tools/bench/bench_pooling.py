@@ -18,7 +18,9 @@ import torch
 from bench_common import (
     alone,
     bar_chart,
+    both,
     copy_rate,
+    forward,
     interleaved,
     machine,
     markdown,
@@ -71,32 +73,23 @@ def measure(shape: tuple[int, int, int], pools: dict[str, Callable], rates: tupl
     x = torch.randn(batch, dim, side, side, device=args.device).relu().requires_grad_()
     grads = {name: torch.randn_like(pool(x)) for name, pool in pools.items()}
 
-    def forward(pool: Callable) -> Callable[[], Any]:
-        def run() -> None:
-            with torch.no_grad():
-                pool(x)
-
-        return run
-
-    def both(name: str, pool: Callable) -> Callable[[], Any]:
-        return lambda: torch.autograd.grad(pool(x), x, grads[name])
-
     title = f"{batch}, {dim}, {side}×{side}"
-    ms_forward = interleaved({n: forward(p) for n, p in pools.items()}, args.rounds, args.device, f"{title} forward")
-    ms_both = interleaved({n: both(n, p) for n, p in pools.items()}, args.rounds, args.device, f"{title} both")
+    steps = {name: both(pool, x, grads[name]) for name, pool in pools.items()}
+    ms_forward = interleaved({n: forward(p, x) for n, p in pools.items()}, args.rounds, args.device, f"{title} forward")
+    ms_both = interleaved(steps, args.rounds, args.device, f"{title} both")
     with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.baddbmm_: in_place_flop}) as counter:
-        both("ours", global_cov_pool)()
+        steps["ours"]()
     # read the features and the incoming gradient, write the vector and the features' gradient
     traffic = 4 * 2 * batch * (dim * side * side + triangle_size(dim))
     row: dict[str, Any] = {"B, D, map": title}
     row |= {f"{name} fwd": ms for name, ms in ms_forward.items()} | {f"{name} f+b": ms for name, ms in ms_both.items()}
     row["floor f+b"] = 1e3 * max(counter.get_total_flops() / rates[0], traffic / rates[1])
-    each = alone(both("ours", global_cov_pool), args.rounds, args.device)
+    each = alone(steps["ours"], args.rounds, args.device)
     row |= {"kernels f+b": each.kernels_ms, "operations f+b": each.all_ms, "operations": each.calls}
     row["faster"] = ms_both["reference"] / ms_both["ours"]
     for name in ("ours", "reference"):
         row[f"{name} saved MB"] = saved_bytes(lambda name=name: pools[name](x)) / 2**20
-        row[f"{name} peak MB"] = peak_bytes(both(name, pools[name]), args.device) / 2**20
+        row[f"{name} peak MB"] = peak_bytes(steps[name], args.device) / 2**20
     row["saved 1/"] = row["reference saved MB"] / row["ours saved MB"]
     return row
 

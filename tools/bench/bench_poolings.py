@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_common import interleaved, machine, markdown, peak_bytes, saved_bytes, write_csv
+from bench_common import both, forward, interleaved, machine, markdown, peak_bytes, saved_bytes, write_csv
 from torch import Tensor
 
 from timm_gcp.functional import CROSS_NORMALIZATIONS, NORMALIZATIONS, cross_cov_pool, global_cov_pool
@@ -44,19 +44,10 @@ def measure(shape: tuple[int, int, int], rounds: int, device: torch.device) -> l
     pools = poolings(dim, device)
     grads = {name: torch.randn_like(pool(x)) for name, pool in pools.items()}
 
-    def forward(pool: Callable) -> Callable[[], Any]:
-        def run() -> None:
-            with torch.no_grad():
-                pool(x)
-
-        return run
-
-    def both(name: str) -> Callable[[], Any]:
-        return lambda: torch.autograd.grad(pools[name](x), x, grads[name])
-
     title = f"{batch}, {dim}, {side}×{side}"
-    ms_forward = interleaved({n: forward(p) for n, p in pools.items()}, rounds, device, f"{title} forward")
-    ms_both = interleaved({n: both(n) for n in pools}, rounds, device, f"{title} both")
+    steps = {name: both(pool, x, grads[name]) for name, pool in pools.items()}
+    ms_forward = interleaved({n: forward(p, x) for n, p in pools.items()}, rounds, device, f"{title} forward")
+    ms_both = interleaved(steps, rounds, device, f"{title} both")
     return [
         {
             "B, D, map": title,
@@ -65,7 +56,7 @@ def measure(shape: tuple[int, int, int], rounds: int, device: torch.device) -> l
             "fwd": ms_forward[name],
             "f+b": ms_both[name],
             "saved MB": saved_bytes(lambda name=name: pools[name](x)) / 2**20,
-            "peak MB": peak_bytes(both(name), device) / 2**20,
+            "peak MB": peak_bytes(steps[name], device) / 2**20,
         }
         for name in pools
     ]
