@@ -62,25 +62,19 @@ class CrossCovPool2d(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("init", init, INIT_RULES)
-        check_cross(normalization, exponent, singular_values, n_iter)
+        self.settings = _settings(normalization, exponent, singular_values, n_iter)
         widths = reduction_widths(reduce_dim)
         dims = [widths[-1] if widths else chans for chans in in_chans]
         self.out_features = dims[0] * dims[1]
         check_width(max(dims), self.out_features, max_dim, f"give reduce_dim=128, or raise max_dim to {max(dims)}")
         factory = {"device": device, "dtype": dtype}
         self.reduction_x, self.reduction_y = (reduction(c, widths, act_layer, init, factory) for c in in_chans)
-        self.settings = {
-            "normalization": normalization,
-            "exponent": float(exponent),
-            "singular_values": singular_values,
-            "n_iter": n_iter,
-        }
         self.start = _start(normalization, dims[1], factory)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """Pool two maps on the same positions to `(B, D1·D2)`."""
         left, right = self.reduction_x(x), self.reduction_y(x if y is None else y)
-        return cross_cov_pool(left, right, start=self.start, **self.settings)  # type: ignore[arg-type]
+        return cross_cov_pool(left, right, start=self.start, **self.settings)
 
     def extra_repr(self) -> str:
         """Settings for `print(model)`."""
@@ -140,7 +134,7 @@ class MultiheadCrossCovPool(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_cross(normalization, exponent, singular_values, n_iter)
+        self.settings = _settings(normalization, exponent, singular_values, n_iter)
         for name, value in (("in_chans", in_chans), ("num_heads", num_heads), ("head_dim", head_dim)):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is {value!r}; give a whole number of at least 1")
@@ -151,12 +145,6 @@ class MultiheadCrossCovPool(nn.Module):
         check_width(head_dim, self.out_features, max_dim, f"give head_dim=24, or raise max_dim to {head_dim}")
         factory = {"device": device, "dtype": dtype}
         self.proj = nn.Linear(in_chans, 2 * num_heads * head_dim, bias=bias, **factory)
-        self.settings = {
-            "normalization": normalization,
-            "exponent": float(exponent),
-            "singular_values": singular_values,
-            "n_iter": n_iter,
-        }
         self.start = _start(normalization, head_dim, factory)
         self.drop = nn.Dropout(drop_rate)
 
@@ -171,13 +159,24 @@ class MultiheadCrossCovPool(nn.Module):
         count = tokens.shape[1]
         both = self.proj(tokens).unflatten(2, (2, self.num_heads, self.head_dim)).permute(2, 0, 3, 4, 1)
         x, y = both[0].reshape(-1, self.head_dim, count), both[1].reshape(-1, self.head_dim, count)
-        pooled = cross_cov_pool(x, y, start=self.start, **self.settings)  # type: ignore[arg-type]
+        pooled = cross_cov_pool(x, y, start=self.start, **self.settings)
         return self.drop(pooled.reshape(-1, self.out_features))  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         """Settings for `print(model)`."""
         heads = f"num_heads={self.num_heads}, head_dim={self.head_dim}"
         return f"{heads}, {_printed(self.settings)}, out_features={self.out_features}"
+
+
+def _settings(normalization: str, exponent: float, singular_values: int, n_iter: int) -> dict[str, Any]:
+    """What `cross_cov_pool` is called with, checked."""
+    check_cross(normalization, exponent, singular_values, n_iter)
+    return {
+        "normalization": normalization,
+        "exponent": float(exponent),
+        "singular_values": singular_values,
+        "n_iter": n_iter,
+    }
 
 
 def _start(normalization: str, width: int, factory: dict[str, Any]) -> nn.Parameter | None:
