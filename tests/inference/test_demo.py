@@ -12,6 +12,7 @@ from timm_gcp import cli
 from timm_gcp.commands import demo as command
 from timm_gcp.inference import demo
 from timm_gcp.inference.model import load_model
+from timm_gcp.inference.options import model_arguments
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "fashion_mnist"
 NAME = "shufflenet_v2_x1_0_gcp.adju_fmnist"
@@ -19,7 +20,7 @@ NAME = "shufflenet_v2_x1_0_gcp.adju_fmnist"
 
 @pytest.fixture(scope="module")
 def twins():
-    return [load_model(command._options(["--model", name], "cpu"), pretrained=True) for name in command.TWINS]
+    return [load_model(model_arguments(model=name, device="cpu"), pretrained=True) for name in command.TWINS]
 
 
 def test_look(twins):
@@ -45,6 +46,11 @@ def test_the_page_answers(twins, monkeypatch):
     finally:
         page.close()
     assert len(found) == 4 and found[0]["label"] == found[2]["label"] == "Bag"
+
+
+def test_unknown_options_of_a_model():
+    with pytest.raises(ValueError, match="'modell' is not an option of a model; there are model, checkpoint, "):
+        model_arguments(modell=NAME)
 
 
 def test_without_gradio(twins, monkeypatch):

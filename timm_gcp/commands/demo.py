@@ -11,10 +11,11 @@ from timm_gcp.inference.classes import check_classifier
 from timm_gcp.inference.demo import build_page
 from timm_gcp.inference.images import find_images
 from timm_gcp.inference.model import load_model
-from timm_gcp.inference.options import add_model_arguments
+from timm_gcp.inference.options import model_arguments
+from timm_gcp.weights.bundled import PAIR
 
 PORTS = Range(0, 65535)
-TWINS = ["shufflenet_v2_x1_0_gcp.adju_fmnist", "shufflenet_v2_x1_0.adju_fmnist"]
+TWINS = [PAIR.first, PAIR.second]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,18 +39,11 @@ def main(args: argparse.Namespace) -> int:
     loaded = []
     for name in args.models:
         checkpoint = name if os.path.exists(name) else None
-        given = ["--checkpoint", name] if checkpoint else ["--model", name]
-        options = _options(given, args.device)
-        loaded.append(load_model(options, pretrained=True))
+        given = {"checkpoint": name} if checkpoint else {"model": name}
+        loaded.append(load_model(model_arguments(**given, device=args.device), pretrained=True))
         check_classifier(loaded[-1], checkpoint)
     page = build_page(loaded, images)
     folders = sorted({str(Path(path).resolve().parent) for path in images})
     print(f"{len(loaded)} models; stop with Ctrl-C", flush=True)
     page.launch(server_name=args.host, server_port=args.port or None, allowed_paths=folders, share=False)
     return 0
-
-
-def _options(given: list[str], device: str | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_model_arguments(parser)
-    return parser.parse_args([*given, *(["--device", device] if device else [])])

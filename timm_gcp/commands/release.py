@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timm_gcp.common.ranges import COUNT, WORKERS, whole
+from timm_gcp.commands.options import add_shared
 from timm_gcp.weights import catalog as table
 
 if TYPE_CHECKING:
@@ -35,12 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="POINTS",
         help="by how much it may differ from the published one",
     )
-    parser.add_argument(
-        "-b", "--batch-size", type=whole(COUNT), default=64, metavar="N", help="images per forward pass"
-    )
-    parser.add_argument(
-        "-j", "--workers", type=whole(WORKERS), default=2, metavar="N", help="processes that load images"
-    )
+    add_shared(parser, "batch_size", default=64)
+    add_shared(parser, "workers")
     parser.add_argument("--device", metavar="NAME", help="such as cpu or cuda; by default CUDA where there is one")
     parser.add_argument("--private", action="store_true", help="create the repositories private")
     parser.add_argument("--licence", "--license", metavar="SPDX-ID", help="under which the authors permit publication")
@@ -92,20 +88,15 @@ def _check_permission(args: argparse.Namespace) -> None:
 
 def _measure(args: argparse.Namespace) -> Measure:
     """A function that measures top-1 and top-5 accuracy of a weight folder."""
-    from contextlib import nullcontext
-
-    from timm.data import resolve_data_config
-
     from timm_gcp.common.device import pick_device
     from timm_gcp.inference.evaluate import validate
-    from timm_gcp.inference.model import Loaded
-    from timm_gcp.weights.named import create
+    from timm_gcp.inference.model import load_model
+    from timm_gcp.inference.options import model_arguments
 
-    device = pick_device(args.device)
+    pick_device(args.device)  # refuses one that is not there before anything is downloaded
 
     def measure(folder: Path) -> tuple[float, float]:
-        model = create(f"local-dir:{folder}", True, {}).to(device).eval()
-        loaded = Loaded(model, "", resolve_data_config({}, model=model), None, device, nullcontext())
+        loaded = load_model(model_arguments(model=f"local-dir:{folder}", device=args.device), pretrained=True)
         found = validate(loaded, args.data_dir, "", args.val_split, args.batch_size, args.workers)
         return found.accuracy(1), found.accuracy(5)
 

@@ -22,7 +22,7 @@ def pooled_features(model: nn.Module) -> tuple[nn.Module, bool]:
     Raises:
         ValueError: The model pools no feature map.
     """
-    covariance = [module for module in model.modules() if hasattr(module, "reduction") and _pools_covariance(module)]
+    covariance = [module for module in model.modules() if getattr(module, "pool_type", None) == "gcp"]
     if covariance:
         pool: Any = covariance[-1]
         reduced = len(pool.reduction) > 0 and not getattr(pool, "concat_average", False)
@@ -31,10 +31,6 @@ def pooled_features(model: nn.Module) -> tuple[nn.Module, bool]:
     if not average:
         raise ValueError(f"{type(model).__name__} pools no feature map, so there is no map of where it looks.")
     return average[-1], False
-
-
-def _pools_covariance(module: nn.Module) -> bool:
-    return getattr(module, "pool_type", None) == "gcp"
 
 
 def contributions(model: nn.Module, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:

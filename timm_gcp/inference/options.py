@@ -40,6 +40,23 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def model_arguments(**given: Any) -> argparse.Namespace:
+    """What `load_model` reads, as if these options had been given and all others left out.
+
+    Args:
+        **given: Options by their Python names, such as `model`, `checkpoint`, `device`.
+
+    Raises:
+        ValueError: There is no such option.
+    """
+    parser = argparse.ArgumentParser()
+    add_model_arguments(parser)
+    found = vars(parser.parse_args([]))
+    if unknown := sorted(set(given) - set(found)):
+        raise ValueError(f"{unknown[0]!r} is not an option of a model; there are {', '.join(found)}.")
+    return argparse.Namespace(**{**found, **given})
+
+
 def add_data_arguments(group: Any) -> None:
     """Declare the options that say how images are prepared; `data_options` reads them."""
     group.add_argument("--data-config", metavar="FILE", help="JSON or YAML file of timm's data configuration")
