@@ -43,7 +43,7 @@ class Swap:
 
         Raises:
             FileNotFoundError: It has none.
-        RuntimeError: The Hub does not deliver.
+            RuntimeError: The Hub does not deliver.
         """
         if asked.startswith(("hf-hub:", "hf_hub:")):
             return hub_weights(asked)

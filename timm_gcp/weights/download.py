@@ -86,7 +86,7 @@ def download(name: str, url: str | None = None, quiet: bool = False) -> Path:
 
     Raises:
         ValueError: `name` is not in the table, or what arrived is not a checkpoint or not the file that it should be.
-        ImportError: Gdown is needed and not installed.
+        ImportError: gdown is needed and not installed.
         DownloadError: The network is forbidden or fails.
         RuntimeError: The disk is too small or can't be written.
     """

@@ -19,7 +19,7 @@ def from_drive(url: str, target: Path, reserve: int = 0, quiet: bool = False) ->
         quiet: Without progress bar.
 
     Raises:
-        ImportError: Gdown is not installed.
+        ImportError: gdown is not installed.
         RoomError: The disk is too small.
         TransferError: The download fails.
     """

@@ -36,7 +36,7 @@ def fetch(
 
     Raises:
         ValueError: `name` is not in the table, or the file is not usable or another than before.
-        ImportError: Gdown is needed and not installed.
+        ImportError: gdown is needed and not installed.
         RuntimeError: The download fails, or the disk is full or can't be written.
     """
     entry = download.find_entry(name)

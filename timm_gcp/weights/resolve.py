@@ -39,7 +39,7 @@ def weight_source(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> Ite
 
     Raises:
         FileNotFoundError: There are no such weights; the text says where it looked and what gets them.
-        ValueError: A file is no weight file, or a download another one than before.
+        ValueError: A file is not a weight file, or a download another one than before.
         RuntimeError: Neither the Hub nor the authors' file arrives.
     """
     kwargs = dict(kwargs)
