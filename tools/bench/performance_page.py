@@ -16,7 +16,8 @@ from bench_common import markdown
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("performance.md", "poolings.md")
 KINDS = ("pooling", "poolings", "precision", "classifier", "models", "models_compiled", "timm_tests", "growth")
-NOT_MEASURED = {"cuda": "Not measured: no GPU was at hand.\n"}
+NOT_MEASURED = {"growth_cpu": "Not measured on a quiet machine.\n"}
+NO_GPU = "Not measured: no GPU was at hand.\n"
 BEGIN, END = "<!-- begin {} -->\n", "<!-- end {} -->"
 
 
@@ -74,7 +75,7 @@ def page(text: str, folder: Path) -> str:
         if begin not in text:
             continue
         before, rest = text.split(begin)
-        content = NOT_MEASURED.get(name.rpartition("_")[2], "")
+        content = NO_GPU if name.endswith("_cuda") else NOT_MEASURED.get(name, "")
         if (folder / f"{name}.md").is_file():
             content = (
                 pooling_tables(folder, name.rpartition("_")[2]) if mark.startswith("pooling ") else plain(folder, name)
