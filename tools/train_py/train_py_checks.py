@@ -138,6 +138,7 @@ CHECKS["--amp bfloat16"] = partial(option, extra=("--amp", "--amp-dtype", "bfloa
 CHECKS["--model-ema"] = partial(option, extra=("--model-ema", "--model-ema-decay", "0.5"))
 CHECKS["--torchcompile"] = partial(option, extra=("--torchcompile",))
 CHECKS["--channels-last"] = partial(option, extra=("--channels-last",))
+CHECKS["a swapped model"] = partial(option, extra=("--model", "gcp:resnet18", "--model-kwargs", "reduce_dim=16"))
 
 
 @check("import train")
