@@ -4,7 +4,8 @@
 
 One size is swept at a time, the others stay at B = 8, D = 256, 14×14. Both algorithms are timed in turns, forward and
 backward. A point whose memory is estimated above `--max-gb`, or that follows one of more than `--max-seconds` a run, is
-left out, and the table says so. `--quick` takes the smallest sizes. The table is written after every point.
+left out, and the table says so. `--quick` takes the smallest sizes, with an `--output` of its own. The table is written
+after every point.
 """
 
 from __future__ import annotations
@@ -181,6 +182,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="smallest sizes, to try the script")
     parser.add_argument("--output", default=Path("docs/performance"), type=Path)
     args = parser.parse_args()
+    if args.quick and args.output == parser.get_default("output"):
+        parser.error(f"--quick measures nothing worth a page; give another --output than {args.output}")
     base, plan = QUICK if args.quick else FULL
     name = f"growth_{args.device.type}"
     about = (

@@ -38,6 +38,13 @@ def test_quick_run_writes_table_and_figure(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "growth_cpu.md").read_text().strip() == capsys.readouterr().out.strip()
 
 
+def test_a_quick_run_leaves_the_documentation_alone(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench_growth.py", "--quick"])
+    with pytest.raises(SystemExit):
+        bench_growth.main()
+    assert "give another --output than docs/performance" in capsys.readouterr().err
+
+
 def test_a_slow_run_ends_its_sweep():
     stopped: dict[str, str] = {}
     args = SimpleNamespace(device=CPU, rounds=1, max_gb=1.0, max_seconds=0.0)
