@@ -1,8 +1,9 @@
 """Training step and inference of every `*_gcp` model against its twin with average pooling and the same strides.
 
-    python tools/bench/bench_models.py [--device cuda --amp] [--batch-size 8] [--output docs/performance]
+    python tools/bench/bench_models.py [--device cuda] [--batch-size 128 256] [--modes channels_last bfloat16]
 
-Both twins of a row are timed in turns in one process, at 224 px, SGD with momentum included in the step.
+Both twins of a row are timed in turns in one process, at 224 px, SGD with momentum included in the step. The modes are
+those of bench_modes.py.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import timm
 import torch
-from bench_common import bar_chart, interleaved, machine, markdown, peak_bytes, write_csv
+from bench_common import bar_chart, interleaved, machine, peak_bytes
+from bench_modes import Mode, add_options, captured, collect, modes_of
 from torch.nn.functional import cross_entropy
 
-import timm_gcp  # noqa: F401  registers the models
+import timm_gcp
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
     ("resnet18_gcp", {}),
@@ -33,68 +35,114 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def runs_of(name: str, kwargs: dict[str, Any], args: Any) -> tuple[Callable, Callable]:
+def runs_of(name: str, kwargs: dict[str, Any], batch: int, mode: Mode, args: Any) -> tuple[Callable, Callable]:
     """A training step and an inference pass of one model."""
-    model = timm.create_model(name, **kwargs).to(args.device, memory_format=torch.channels_last)
+    model = timm.create_model(name, num_classes=args.num_classes, **kwargs).to(
+        args.device, memory_format=mode.memory_format
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
-    x = torch.randn(args.batch_size, 3, 224, 224, device=args.device).to(memory_format=torch.channels_last)
-    y = torch.randint(0, 1000, (args.batch_size,), device=args.device)
-    amp = torch.autocast(args.device.type, dtype=torch.bfloat16, enabled=args.amp)
+    scaler = torch.amp.GradScaler(args.device.type, enabled=mode.precision == "float16")
+    x = torch.randn(batch, 3, args.img_size, args.img_size, device=args.device).to(memory_format=mode.memory_format)
+    y = torch.randint(0, args.num_classes, (batch,), device=args.device)
+    network = torch.compile(model, backend=args.compile_backend, dynamic=False) if mode.compiled else model
 
     def step() -> None:
-        model.train()
-        with amp:
-            loss = cross_entropy(model(x), y)
+        network.train()
+        with mode.autocast(args.device):
+            loss = cross_entropy(network(x), y)
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
     def infer() -> None:
-        model.eval()
-        with torch.inference_mode(), amp:
-            model(x)
+        network.eval()
+        with torch.inference_mode(), mode.autocast(args.device):
+            network(x)
 
     return step, infer
 
 
-def measure(name: str, kwargs: dict[str, Any], args: Any) -> dict[str, Any]:
+def measure(name: str, kwargs: dict[str, Any], batch: int, mode: Mode, args: Any) -> dict[str, Any]:
     """One row: ms per image of both twins, their ratios, peak megabytes of a step."""
-    step, infer = runs_of(name, kwargs, args)
-    step_gap, infer_gap = runs_of(name, {**kwargs, "global_pool": "avg"}, args)
-    label = name + "".join(f" {value}" for value in kwargs.values())
-    train = interleaved({"gcp": step, "gap": step_gap}, args.rounds, args.device, f"{label} train")
-    test = interleaved({"gcp": infer, "gap": infer_gap}, args.rounds, args.device, f"{label} inference")
+    with mode.products():
+        return _measure(name, kwargs, batch, mode, args)
+
+
+def _measure(name: str, kwargs: dict[str, Any], batch: int, mode: Mode, args: Any) -> dict[str, Any]:
+    torch.compiler.reset()
+    step, infer = runs_of(name, kwargs, batch, mode, args)
+    step_gap, infer_gap = runs_of(name, {**kwargs, "global_pool": "avg"}, batch, mode, args)
+    label = label_of(name, kwargs)
+    wrap = captured if mode.graphs else (lambda run: run)
+    title = f"{label} {mode.name}"
+    train = interleaved({"gcp": wrap(step), "gap": wrap(step_gap)}, args.rounds, args.device, f"{title} train")
+    test = interleaved({"gcp": wrap(infer), "gap": wrap(infer_gap)}, args.rounds, args.device, f"{title} inference")
+    # the accounting on a CPU sees operations one by one, which a compiled program does not run
+    peaks = [
+        None if mode.compiled and args.device.type == "cpu" else peak_bytes(run, args.device) / 2**20
+        for run in (step, step_gap)
+    ]
     return {
         "model": label,
-        "GCP train": train["gcp"] / args.batch_size,
-        "GAP train": train["gap"] / args.batch_size,
+        "mode": mode.name,
+        "batch": batch,
+        "GCP train": train["gcp"] / batch,
+        "GAP train": train["gap"] / batch,
         "train ratio": train["gcp"] / train["gap"],
-        "GCP infer": test["gcp"] / args.batch_size,
-        "GAP infer": test["gap"] / args.batch_size,
+        "GCP infer": test["gcp"] / batch,
+        "GAP infer": test["gap"] / batch,
         "infer ratio": test["gcp"] / test["gap"],
-        "GCP peak MB": peak_bytes(step, args.device) / 2**20,
-        "GAP peak MB": peak_bytes(step_gap, args.device) / 2**20,
+        "GCP peak MB": peaks[0],
+        "GAP peak MB": peaks[1],
     }
+
+
+def label_of(name: str, kwargs: dict[str, Any]) -> str:
+    """Name of a row's model."""
+    return name + "".join(f" {value}" for value in kwargs.values())
+
+
+def models_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
+    """The models of `--model`, those of `--rows`, or all."""
+    if args.model and args.rows:
+        parser.error("--rows picks from the list of models, which --model replaces; give one of the two")
+    for name in args.model or ():
+        try:
+            if not timm.is_model(name):
+                timm_gcp.register(name.removesuffix("_gcp"), name)
+        except ValueError as error:
+            parser.error(str(error))
+    if args.model:
+        return [(name, {}) for name in args.model]
+    return [MODELS[i] for i in (args.rows or range(len(MODELS)))]
 
 
 def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", type=torch.device)
-    parser.add_argument("--amp", action="store_true", help="bfloat16 autocast")
-    parser.add_argument("--batch-size", default=8, type=int)
-    parser.add_argument("--rounds", default=20, type=int)
+    add_options(parser, ["channels_last"])
+    parser.add_argument("--batch-size", nargs="+", default=[8], type=int)
+    parser.add_argument("--img-size", default=224, type=int)
+    parser.add_argument("--num-classes", default=1000, type=int)
     parser.add_argument("--rows", type=int, nargs="*", help="indices of the rows to run (default: all)")
-    parser.add_argument("--output", default=Path("docs/performance"), type=Path)
+    parser.add_argument("--model", nargs="+", help="these models instead; X_gcp of any timm model X is registered")
+    parser.add_argument("--name", default="models", help="first word of the files' names (default: models)")
     args = parser.parse_args()
-    rows = [measure(*MODELS[i], args) for i in (args.rows or range(len(MODELS)))]
-    table = markdown(rows)
-    about = f"{machine(args.device)}; batch {args.batch_size}; median ms per image of {args.rounds}"
-    print(f"{about}\n\n{table}")
-    name = f"models_{args.device.type}"
-    write_csv(args.output / f"{name}.csv", rows)
-    (args.output / f"{name}.md").write_text(f"{about}\n\n{table}\n", encoding="utf-8")
-    bar_chart(args.output / f"{name}.png", rows, "model", ["GCP train", "GAP train", "GCP infer", "GAP infer"], about)
+    models = models_of(parser, args)
+    jobs = [
+        (f"{label_of(*model)} {mode.name} batch {batch}", partial(measure, *model, batch, mode, args))
+        for mode in modes_of(parser, args)
+        for batch in args.batch_size
+        for model in models
+    ]
+    about = (
+        f"{machine(args.device)}; {args.img_size} px, {args.num_classes} classes; median ms per image of {args.rounds}"
+    )
+    name = f"{args.name}_{args.device.type}"
+    rows = collect(jobs, name, about, args)
+    bars = [{**row, "model": f"{row['model']}\n{row['mode']}, {row['batch']}"} for row in rows]
+    bar_chart(args.output / f"{name}.png", bars, "model", ["GCP train", "GAP train", "GCP infer", "GAP infer"], about)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Put the benchmarks' tables into docs/performance.md and docs/poolings.md, from the files that the benchmarks wrote.
 
-python tools/bench/performance_page.py
+python tools/bench/performance_page.py [--docs FOLDER]
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from bench_common import markdown
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("performance.md", "poolings.md")
+KINDS = ("pooling", "poolings", "precision", "classifier", "models", "models_compiled", "timm_tests", "growth")
+NOT_MEASURED = {"growth_cpu": "Not measured on a quiet machine.\n"}
+NO_GPU = "Not measured: no GPU was at hand.\n"
 BEGIN, END = "<!-- begin {} -->\n", "<!-- end {} -->"
 
 
@@ -38,8 +41,9 @@ def _columns(rows: list[dict[str, Any]], names: dict[str, str]) -> str:
 def pooling_tables(folder: Path, device: str) -> str:
     """Forward and backward, forward alone, and memory, from the pooling benchmark."""
     rows = read(folder / f"pooling_{device}.csv")
-    about = (folder / f"pooling_{device}.md").read_text(encoding="utf-8").splitlines()[0]
-    key = {"B, D, map": "B, D, map"}
+    lines = (folder / f"pooling_{device}.md").read_text(encoding="utf-8").splitlines()
+    about, left = lines[0], next((f"\n{line}\n" for line in lines if line.startswith("Left out: ")), "")
+    key = {"B, D, map": "B, D, map", "mode": "mode"}
     pools = ("ours", "reference", "authors", "eigh", "compiled", "average")
     both = _columns(
         rows,
@@ -54,7 +58,7 @@ def pooling_tables(folder: Path, device: str) -> str:
     picture = f"![Forward and backward, ms](performance/pooling_{device}.png)"
     return (
         f"{about}\n\nForward and backward, ms:\n\n{both}\n\n{picture}\n\nForward alone, ms:\n\n{forward}\n\n"
-        f"Memory, MB:\n\n{saved}\n"
+        f"Memory, MB:\n\n{saved}\n{left}"
     )
 
 
@@ -64,28 +68,33 @@ def plain(folder: Path, name: str) -> str:
 
 
 def page(text: str, folder: Path) -> str:
-    """`text` with each marked part replaced by the tables that `folder` holds; a part without a file stays empty."""
-    kinds = ("pooling", "poolings", "precision", "classifier", "models")
-    parts = {f"{kind} {device}": f"{kind}_{device}" for kind in kinds for device in ("cpu", "cuda")}
+    """`text` with each marked part replaced by the tables that `folder` holds; a part without a file says so."""
+    parts = {f"{kind} {device}": f"{kind}_{device}" for kind in KINDS for device in ("cpu", "cuda")}
     for mark, name in parts.items():
         begin, end = BEGIN.format(mark), END.format(mark)
         if begin not in text:
             continue
         before, rest = text.split(begin)
-        content = ""
+        content = NO_GPU if name.endswith("_cuda") else NOT_MEASURED.get(name, "")
         if (folder / f"{name}.md").is_file():
-            content = pooling_tables(folder, name.split("_")[1]) if mark.startswith("pooling ") else plain(folder, name)
+            content = (
+                pooling_tables(folder, name.rpartition("_")[2]) if mark.startswith("pooling ") else plain(folder, name)
+            )
         text = before + begin + content + end + rest.split(end)[1]
     return text
 
 
 def main() -> int:
     """Rewrite the pages."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    for name in PAGES:
-        path = DOCS / name
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder with the pages, and the tables in performance/")
+    docs = parser.parse_args().docs
+    pages = [docs / name for name in PAGES if (docs / name).is_file()]
+    if not pages:
+        parser.error(f"--docs {docs} holds neither of {', '.join(PAGES)}; name the folder of the pages")
+    for path in pages:
         part = path.with_suffix(".part")
-        part.write_text(page(path.read_text(encoding="utf-8"), DOCS / "performance"), encoding="utf-8")
+        part.write_text(page(path.read_text(encoding="utf-8"), docs / "performance"), encoding="utf-8")
         part.replace(path)
     return 0
 

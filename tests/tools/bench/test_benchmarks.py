@@ -86,7 +86,9 @@ def test_missing_reference_file_is_named(tmp_path):
 
 def test_pooling_benchmark_writes_its_table(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench_pooling, "SHAPES", [(2, 8, 3)])
-    monkeypatch.setattr(sys, "argv", ["bench_pooling.py", "--rounds", "1", "--no-compile", "--output", str(tmp_path)])
+    monkeypatch.setattr(
+        sys, "argv", ["bench_pooling.py", "--rounds", "1", "--modes", "float32", "--output", str(tmp_path)]
+    )
     assert bench_pooling.main() == 0
     rows = list(csv.DictReader((tmp_path / "pooling_cpu.csv").open()))
     assert rows[0]["B, D, map"] == "2, 8, 3×3" and float(rows[0]["ours f+b"]) > 0
