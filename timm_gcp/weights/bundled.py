@@ -11,7 +11,7 @@ class Bundled:
 
     Attributes:
         arch: Model name for `timm.create_model`.
-        tag: Tag after the dot, schedule and data set.
+        tag: Tag after the dot: the data set, and the schedule where it is one of the paper's.
         params: Parameters of this very model.
         top1: Accuracy in % of this file on the data set's test images, by `timm-gcp validate`.
         top5: The same for the five best.
@@ -21,11 +21,13 @@ class Bundled:
         images: Training images.
         seed: Random seed.
         sha256: Digest of `model.safetensors`.
-        part: Part of `tools/studies/reproduce_fmnist.py` that trained them.
-        keys: Keys of the recipe in which they differ from it, with their values.
-        dtype: Type that the weights are stored in.
+        study: Command that trained them.
         dataset: Data set, by its name on the Hub.
+        keys: Keys of the recipe in which they differ from it, or from the study's, with their values.
+        dtype: Type that the weights are stored in.
         licence: SPDX id of the weights.
+        mean_per_class: Mean over the classes of the accuracy, where they have unequally many test images.
+        start: Weights that training started from; empty where it started from none.
     """
 
     arch: str
@@ -39,11 +41,13 @@ class Bundled:
     images: int
     seed: int
     sha256: str
-    part: str = "weights"
+    study: str
+    dataset: str
     keys: str = ""
     dtype: str = "float16"
-    dataset: str = "fashion_mnist"
     licence: str = "Apache-2.0"
+    mean_per_class: float | None = None
+    start: str = ""
 
     @property
     def name(self) -> str:
@@ -53,25 +57,30 @@ class Bundled:
 
 @dataclass(frozen=True)
 class BundledPair:
-    """Two of these on the same test images, as `timm-gcp validate --model FIRST --compare SECOND` counts them.
+    """Two of these on the same test images, as `timm-gcp validate --compare` counts them.
 
     Attributes:
         first: `arch.tag`.
         second: `arch.tag` of its twin.
         only_first: Test images that the first alone classifies correctly.
         only_second: Test images that the second alone classifies correctly.
+        images: Test images.
         unequal: What differed in their training beside the pooling.
+        counted: Command that counts them.
     """
 
     first: str
     second: str
     only_first: int
     only_second: int
+    images: int
     unequal: str
+    counted: str
 
 
-# Rows as `tools/release/bundle_fmnist.py` prints them.
+# Rows as `tools/release/bundle_caltech.py` and `tools/release/bundle_fmnist.py` print them.
 ROWS = (
+    # CALTECH
     Bundled(
         arch="shufflenet_v2_x1_0_gcp",
         tag="adju_fmnist",
@@ -84,7 +93,8 @@ ROWS = (
         images=60_000,
         seed=0,
         sha256="7b6c10bae46bc2a41a6c39aa506810cf29c0fb9c58cda8eea9319dac679dce12",
-        part="resolution",
+        study="python tools/studies/reproduce_fmnist.py --data-dir FMNIST --parts resolution",
+        dataset="fashion_mnist",
         keys="lr: 0.125, img_size: 96",
     ),
     Bundled(
@@ -99,30 +109,23 @@ ROWS = (
         images=60_000,
         seed=0,
         sha256="f5d67ba1cc4bca86cc4dc1fcede4a5c97cec1aad4f9cfc28d02c25ac556211b4",
-        part="resolution",
+        study="python tools/studies/reproduce_fmnist.py --data-dir FMNIST --parts resolution",
+        dataset="fashion_mnist",
         keys="img_size: 96",
-    ),
-    Bundled(
-        arch="mobilenetv2_100_gcp",
-        tag="adju_fmnist",
-        params=2_880_458,
-        top1=89.22,
-        top5=99.82,
-        recipe="fmnist_adju.yaml",
-        schedule="gcp_mobilenetv2_adju:stretch",
-        epochs=10,
-        images=20_000,
-        seed=0,
-        sha256="809a0c359dcc646f44af0bea46ff8b50736f50b393138f82d9b64da80e299b4c",
-        part="backbones",
-        keys="sched_on_updates: False, lr: 0.06",
     ),
 )
 
-PAIR = BundledPair(
-    first="shufflenet_v2_x1_0_gcp.adju_fmnist",
-    second="shufflenet_v2_x1_0.adju_fmnist",
-    only_first=213,
-    only_second=185,
-    unequal="the learning rate, 0.125 for the first and the recipe's 0.0625 for the second",
+# The first is what commands take where they need a pair.
+PAIRS = (
+    # CALTECH PAIR
+    BundledPair(
+        first="shufflenet_v2_x1_0_gcp.adju_fmnist",
+        second="shufflenet_v2_x1_0.adju_fmnist",
+        only_first=213,
+        only_second=185,
+        images=10_000,
+        unequal="the learning rate, 0.125 for the first and the recipe's 0.0625 for the second",
+        counted="timm-gcp validate --model shufflenet_v2_x1_0_gcp.adju_fmnist --pretrained "
+        "--compare shufflenet_v2_x1_0.adju_fmnist --dataset torch/fashion_mnist --data-dir FMNIST",
+    ),
 )
