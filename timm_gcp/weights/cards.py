@@ -64,12 +64,12 @@ def body(
     parts = [_what(name, metadata or {}, record), f"{level} Usage\n\n{_usage(name, repo)}"]
     shipped = table.BUNDLED_WEIGHTS.get(name)
     if shipped is not None:
-        figures = _table([(MEASURED, shipped.top1, shipped.top5)])
+        scores = _table([(MEASURED, shipped.top1, shipped.top5)])
         if shipped.mean_per_class is not None:
-            figures += f"\n\nMean accuracy over the classes, by the same command: {shipped.mean_per_class:.2f} %."
+            scores += f"\n\nMean accuracy over the classes, by the same command: {shipped.mean_per_class:.2f} %."
         twin = beside_twin(name)
         parts += [
-            f"{level} Figures\n\n{figures}",
+            f"{level} Figures\n\n{scores}",
             f"{level} Training\n\n{training(shipped)}",
             *([f"{level} Beside its twin\n\n{twin}"] if twin else []),
             f"{level} Limits\n\n{limits(shipped)}",

@@ -21,9 +21,9 @@ _LICENCE_OF_DATA = {
 }
 _START = {
     "mobilenetv2_100.quant_in1k": "MobileNetV2 trained on ImageNet, taken from the 8-bit file "
-    "`mobilenet_v2_1.0_224_quant` of https://github.com/google-coral/test_data (Apache-2.0). That file has its batch "
-    "norm folded into the convolutions; the statistics were measured again on the training images of Imagenette. "
-    "Classifier, and reduction where there is one, started afresh",
+    "`mobilenet_v2_1.0_224_quant.tflite` of https://github.com/google-coral/test_data, whose LICENSE is Apache-2.0. "
+    "That file has its batch norm folded into the convolutions; the statistics were measured again on the training "
+    "images of Imagenette. Classifier, and reduction where there is one, started afresh",
 }
 _LIMITS = {
     "fashion_mnist": "Trained on small grey images of clothing, light on black. A photograph, or dark clothing on a "

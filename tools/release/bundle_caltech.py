@@ -4,8 +4,8 @@
     python tools/release/make_model_cards.py
     python tools/release/bundle_caltech.py --data-dir 101_ObjectCategories
 
-The first command takes the last epoch of a GCP run and of its twin, stores both in float16 unless that changes the
-accuracy on the test images by more than 0.05 points, and prints the rows for `timm_gcp/weights/bundled.py`. The second
+The first command takes the last epoch of a GCP run and of its twin, stores each in float16 unless that costs more
+than 0.05 points of accuracy on the test images, and prints the rows for `timm_gcp/weights/bundled.py`. The second
 writes the cards from these rows. The third, without runs, only measures the weights that are in the package.
 
 Which images are tested follows from the study's file (`--config`) and from the seed of the draw.
@@ -14,10 +14,12 @@ Which images are tested follows from the study's file (`--config`) and from the 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from bundling import NARROW, WIDE, chosen_dtype, left_out, of_file, put, told_si
 from safetensors.torch import save_file
 from timm.utils.misc import natural_key
 
+from timm_gcp.cli import main as timm_gcp
+from timm_gcp.common.files import write_text
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights.checkpoint import read_checkpoint
 from timm_gcp.weights.importing import import_file
@@ -38,6 +42,8 @@ from image_tensors import files_to_test
 from study_config import Entry, Study, read_study
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
+ROOT = STUDIES.parents[1]
+RECORD = ROOT / "tests" / "data" / "bundled_photos.json"
 TAG = "caltech101"
 MODELS = {"gcp": "mobilenetv2_100_gcp_d128", "gap": "mobilenetv2_100"}
 TRAINED = "started_mobilenetv2_gcp"  # the study's model behind both
@@ -54,6 +60,8 @@ def main() -> int:
     parser.add_argument("--gap", default="gap-seed0", metavar="NAME", help="the run with average pooling")
     parser.add_argument("--config", default=str(STUDIES / "configs" / "caltech101.yaml"), metavar="FILE", help="study")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="without --runs: seed of the draw")
+    parser.add_argument("--dtype", choices=["float16", "float32"], help="store both in this type, whatever it costs")
+    parser.add_argument("--record", default=str(RECORD), metavar="FILE", help="answers on samples/photos, for a test")
     parser.add_argument("--to", default=str(table.BUNDLED), metavar="DIR", help="folder of the bundled weights")
     args = parser.parse_args()
     try:
@@ -66,6 +74,7 @@ def main() -> int:
         if len({keys["seed"] for keys in runs.values()}) > 1:
             raise ValueError(f"{args.gcp} and {args.gap} drew other training images: give runs of one seed.")
         _bundle(runs, study, args)
+        write_record([Path(args.to) / f"{model}.{TAG}" for model in MODELS.values()], Path(args.record))
     except (ValueError, FileNotFoundError) as error:
         print(f"bundle_caltech.py: error: {error}", file=sys.stderr)
         return 1
@@ -97,7 +106,7 @@ def _bundle(runs: dict[str, dict[str, Any]], study: Study, args: argparse.Namesp
     seed, target = runs["gcp"]["seed"], Path(args.to)
     with tempfile.TemporaryDirectory() as scratch, test_folder(args.data_dir, study, seed) as images:
         made, measured = {}, {}
-        for dtype in (WIDE, NARROW):
+        for dtype in (WIDE, NARROW) if args.dtype is None else (getattr(torch, args.dtype),):
             made[dtype] = [
                 weight_folder(keys, kind, Path(scratch) / str(dtype) / kind, dtype, images)
                 for kind, keys in runs.items()
@@ -105,16 +114,16 @@ def _bundle(runs: dict[str, dict[str, Any]], study: Study, args: argparse.Namesp
             measured[dtype] = pair_report(*made[dtype], images)
             for kind, report in zip(runs, measured[dtype]["models"], strict=True):
                 print(f"{runs[kind]['run'].name}, {dtype}: {report['top1']:.2f}", file=sys.stderr, flush=True)
-        pairs = zip(measured[WIDE]["models"], measured[NARROW]["models"], strict=True)
-        dtypes = [chosen_dtype(wide["top1"], narrow["top1"]) for wide, narrow in pairs]
+        each = zip(*(report["models"] for report in measured.values()), strict=True)
+        dtypes = [chosen_dtype(*(one["top1"] for one in both)) if len(both) > 1 else dtype for both in each]
         chosen = [made[dtype][place] for place, dtype in enumerate(dtypes)]
-        mixed = len(set(dtypes)) > 1
-        report = pair_report(*chosen, images) if mixed else measured[dtypes[0]]
-        for folder, kind in zip(chosen, runs, strict=True):
-            name = f"{MODELS[kind]}.{TAG}"
+        report = measured[dtypes[0]] if len(set(dtypes)) == 1 else pair_report(*chosen, images)
+        named = [(folder, f"{MODELS[kind]}.{TAG}") for folder, kind in zip(chosen, runs, strict=True)]
+        for folder, name in named:
             excess = left_out(folder / "model.safetensors", name, target)
             if excess:
-                raise ValueError(excess.removeprefix("# "))
+                raise ValueError(f"{excess.removeprefix('# ')}. Store both in --dtype float16.")
+        for folder, name in named:
             put(folder, target / name)
     for kind, dtype, scores in zip(runs, dtypes, report["models"], strict=True):
         folder = target / f"{MODELS[kind]}.{TAG}"
@@ -154,7 +163,7 @@ def weight_folder(keys: dict[str, Any], kind: str, folder: Path, dtype: torch.dt
     return folder
 
 
-@contextmanager
+@contextlib.contextmanager
 def test_folder(data_dir: str, study: Study, seed: int) -> Iterator[Path]:
     """A temporary folder `validation/CLASS` of links to the test images of the draw."""
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +176,7 @@ def test_folder(data_dir: str, study: Study, seed: int) -> Iterator[Path]:
 
 def pair_report(first: Path, second: Path, images: Path) -> dict[str, Any]:
     """Scores of two weight folders on the test images, and how many images each alone classifies correctly."""
-    report = validated(first, ["--data-dir", str(images), "--workers", "1"], second)
+    report = validated(first, ["--data-dir", str(images), "--workers", "1", "--batch-size", "32"], second)
     other = report["compare"]
     return {"models": (report, other), **{key: other[key] for key in ("only_first", "only_second")}} | {
         "images": report["images"]
@@ -187,6 +196,19 @@ def _measure(target: Path, data_dir: str, study: Study, seed: int) -> int:
     alone = f"by the first alone {report['only_first']}, by the second {report['only_second']}"
     print(f"of {report['images']} images right {alone}")
     return 0
+
+
+def write_record(folders: list[Path], path: Path) -> None:
+    """Write what `timm-gcp predict` says of samples/photos with each weight folder."""
+    found = {}
+    for folder in folders:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            timm_gcp(["predict", str(ROOT / "samples" / "photos"), "--model", f"local-dir:{folder}", "--json"])
+        found[folder.name] = {
+            Path(entry["image"]).name: {top["name"]: round(top["probability"], 4) for top in entry["top"]}
+            for entry in json.loads(printed.getvalue())
+        }
+    write_text(path, json.dumps(found, indent=1) + "\n")
 
 
 def tuned(keys: dict[str, Any], study: Study) -> dict[str, Any]:
@@ -231,8 +253,8 @@ def _told(keys: dict[str, Any]) -> str:
 
 def _shown(config: str) -> str:
     """A file of this repository by its path in it."""
-    path, root = Path(config).resolve(), STUDIES.parents[1]
-    return str(path.relative_to(root) if path.is_relative_to(root) else path.name)
+    path = Path(config).resolve()
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name)
 
 
 if __name__ == "__main__":

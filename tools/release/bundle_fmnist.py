@@ -3,8 +3,8 @@
     python tools/release/bundle_fmnist.py --data-dir FMNIST --runs output/fmnist
     python tools/release/make_model_cards.py
 
-The first command takes the last epoch of each run, stores it in float16 unless that changes the test accuracy by more
-than 0.05 points, and prints the rows for `timm_gcp/weights/bundled.py`; what would take all of them above 25 MB is left
+The first command takes the last epoch of each run, stores it in float16 unless that costs more than 0.05 points of
+test accuracy, and prints the rows for `timm_gcp/weights/bundled.py`; what would take all of them above 25 MB is left
 out. The second writes the cards from these rows.
 """
 

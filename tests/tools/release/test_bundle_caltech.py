@@ -61,7 +61,8 @@ def run_tool(study, monkeypatch, *options):
 
 
 def test_folders_and_rows(study, tmp_path, monkeypatch, capsys):
-    assert run_tool(study, monkeypatch, "--runs", str(study / "runs"), "--to", str(tmp_path)) == 0
+    record = ["--record", str(tmp_path / "photos.json")]
+    assert run_tool(study, monkeypatch, "--runs", str(study / "runs"), "--to", str(tmp_path), *record) == 0
     printed = capsys.readouterr().out.splitlines()
     names = {"Bundled": Bundled, "BundledPair": BundledPair}
     gcp, gap, pair = (eval(line.rstrip(","), names) for line in printed[:3])
@@ -70,6 +71,8 @@ def test_folders_and_rows(study, tmp_path, monkeypatch, capsys):
     assert gcp.study.endswith("--weights DIR --runs gcp") and gcp.recipe == "finetune.yaml"
     assert 100 * (pair.only_first - pair.only_second) / 12 == pytest.approx(gcp.top1 - gap.top1, abs=0.02)
     assert gcp.mean_per_class == pytest.approx(gcp.top1)  # as many images in each class
+    photos = json.loads((tmp_path / "photos.json").read_text())
+    assert list(photos) == [gcp.name, gap.name] and set(photos[gap.name]["coffee.jpg"]) < set(CLASSES)
     config = json.loads((tmp_path / gap.name / "config.json").read_text())
     assert config["label_names"] == CLASSES and config["model_args"]["pad_type"] == "same"
     assert config["pretrained_cfg"]["input_size"] == [3, 64, 64] and config["pretrained_cfg"]["mean"] == [0.5] * 3
@@ -83,6 +86,17 @@ def test_folders_and_rows(study, tmp_path, monkeypatch, capsys):
     measured = capsys.readouterr().out
     assert f"{gcp.name} top1 {gcp.top1:.2f}, top5 {gcp.top5:.2f}, mean_per_class {gcp.mean_per_class:.2f}" in measured
     assert f"of 12 images right by the first alone {pair.only_first}, by the second {pair.only_second}" in measured
+
+
+def test_weights_that_take_too_much_change_nothing(study, tmp_path, monkeypatch, capsys):
+    report = {"models": [{"top1": 1.0}] * 2, "only_first": 0, "only_second": 0, "images": 12}
+    monkeypatch.setattr(tool, "pair_report", lambda *_: report)
+    monkeypatch.setattr("bundling.LIMIT", 1e6)
+    options = ["--runs", str(study / "runs"), "--to", str(tmp_path / "to"), "--dtype", "float32"]
+    assert run_tool(study, monkeypatch, *options) == 1
+    error = capsys.readouterr().err
+    assert "caltech101 is left out: " in error and error.endswith("1 at most. Store both in --dtype float16.\n")
+    assert not (tmp_path / "to").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 
 
 def test_float16_where_it_costs_next_to_nothing():
-    assert bundling.chosen_dtype(80.0, 80.04) is torch.float16
+    assert bundling.chosen_dtype(80.0, 79.96) is bundling.chosen_dtype(80.0, 80.1) is torch.float16
     assert bundling.chosen_dtype(80.0, 79.9) is torch.float32
 
 
