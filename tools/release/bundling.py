@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import timm
@@ -80,8 +81,15 @@ def of_file(folder: Path) -> dict[str, Any]:
 
 
 def written(kind: str, fields: Mapping[str, Any]) -> str:
-    """A row of `timm_gcp/weights/bundled.py`."""
-    return f"{kind}(" + ", ".join(f"{key}={value!r}" for key, value in fields.items()) + "),"
+    """A row of `timm_gcp/weights/bundled.py`, in lines as ruff leaves them."""
+    lines = [f"    {kind}("]
+    for key, value in fields.items():
+        room = 100 - len(key)
+        parts = wrap(value, room, drop_whitespace=False) if isinstance(value, str) and len(value) > room else [value]
+        head, *rest = (json.dumps(part) if isinstance(part, str) else f"{part!r}" for part in parts)
+        lines += [f"        {key}={head}", *(f"        {part}" for part in rest)]
+        lines[-1] += ","
+    return "\n".join([*lines, "    ),"])
 
 
 def told_size(target: Path) -> str:

@@ -63,9 +63,8 @@ def run_tool(study, monkeypatch, *options):
 def test_folders_and_rows(study, tmp_path, monkeypatch, capsys):
     record = ["--record", str(tmp_path / "photos.json")]
     assert run_tool(study, monkeypatch, "--runs", str(study / "runs"), "--to", str(tmp_path), *record) == 0
-    printed = capsys.readouterr().out.splitlines()
-    names = {"Bundled": Bundled, "BundledPair": BundledPair}
-    gcp, gap, pair = (eval(line.rstrip(","), names) for line in printed[:3])
+    rows = capsys.readouterr().out.rpartition("    ),")[0] + ")"
+    gcp, gap, pair = eval(f"({rows})", {"Bundled": Bundled, "BundledPair": BundledPair})
     assert (gcp.name, gap.name) == (pair.first, pair.second)
     assert (gcp.images, pair.images, gcp.keys, gap.keys, gcp.start) == (6, 12, "lr: 0.5", "", START["start"])
     assert gcp.study.endswith("--weights DIR --runs gcp") and gcp.recipe == "finetune.yaml"

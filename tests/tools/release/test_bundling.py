@@ -49,5 +49,6 @@ def test_failed_validation(tmp_path, capsys):
 
 
 def test_a_row_can_be_read_back():
-    fields = {"first": "a", "images": 3}
-    assert eval(bundling.written("dict", fields).rstrip(",")) == fields
+    fields = {"first": 'a "b"', "images": 3, "study": "a command of some length, " * 9}
+    row = bundling.written("dict", fields)
+    assert eval(row.strip().rstrip(",")) == fields and max(map(len, row.splitlines())) <= 120
