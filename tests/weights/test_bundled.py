@@ -83,8 +83,8 @@ def test_caltech_model_is_the_one_that_was_trained(name):
     names, config = configuration(name)["label_names"], timm.data.resolve_model_data_config(loaded(name))
     assert len(names) == loaded(name).num_classes == 101 and names == sorted(names, key=natural_key)
     assert {"Faces", "cup", "pagoda"} < set(names) and "BACKGROUND_Google" not in names
-    assert (config["mean"], config["std"], config["crop_pct"]) == ((0.5,) * 3, (0.5,) * 3, 0.875)
-    assert config["input_size"] == tuple(configuration(name)["pretrained_cfg"]["input_size"])
+    assert [*config["mean"], *config["std"], config["crop_pct"]] == [*[0.5] * 6, 0.875]
+    assert tuple(config["input_size"]) == tuple(configuration(name)["pretrained_cfg"]["input_size"])
     assert loaded(name).conv_stem.padding == (0, 0), "padded by its size, as the start weights were trained"
 
 
