@@ -81,10 +81,13 @@ def feature_maps(study: dict[str, Any], data_dir: str, cache: Path) -> Maps:
 
 
 class Head(nn.Module):
-    """Pooling and classifier on a feature map."""
+    """Pooling and classifier on a feature map; with `side`, on the map averaged to that many rows and columns."""
 
     def __init__(self, channels: int, classes: int, settings: dict[str, Any]) -> None:
         super().__init__()
+        settings = dict(settings)
+        side = settings.pop("side", None)
+        self.resize = nn.Identity() if side is None else nn.AdaptiveAvgPool2d(side)
         if settings.get("pool") == "avg":
             self.pool: Any = SelectAdaptivePool2d(pool_type="avg", flatten=True)
             width = channels
@@ -96,7 +99,7 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of feature maps."""
-        return self.fc(self.pool(x))
+        return self.fc(self.pool(self.resize(x)))
 
 
 def train_head(maps: Maps, rows: Tensor, settings: dict[str, Any], how: dict[str, Any], seed: int) -> Head:
