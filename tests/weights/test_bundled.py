@@ -22,7 +22,7 @@ from timm_gcp.weights import cards
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights.bundled import PAIRS
 from timm_gcp.weights.listing import rows
-from timm_gcp.weights.named import create
+from timm_gcp.weights.named import create, kept_folder
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"
@@ -86,6 +86,17 @@ def test_caltech_model_is_the_one_that_was_trained(name):
     assert [*config["mean"], *config["std"], config["crop_pct"]] == [*[0.5] * 6, 0.875]
     assert tuple(config["input_size"]) == tuple(configuration(name)["pretrained_cfg"]["input_size"])
     assert loaded(name).conv_stem.padding == (0, 0), "padded by its size, as the start weights were trained"
+
+
+def test_weights_of_timms_own_model_are_found_by_name():
+    name = "mobilenetv2_100.caltech101"
+    assert kept_folder(name) == f"local-dir:{table.BUNDLED / name}"
+    for other in ("mobilenetv2_100", "resnet18.a1_in1k", "mobilenetv2_100_gcp_d128.caltech101", "local-dir:a.b"):
+        assert kept_folder(other) == other
+    untrained = create(name, False, {"num_classes": 3})
+    assert untrained.num_classes == 3 and untrained.conv_stem.padding == (0, 0)
+    with pytest.raises(RuntimeError, match=r"mobilenetv2_100\.nothing: Invalid pretrained tag"):
+        create("mobilenetv2_100.nothing", True, {})
 
 
 @pytest.mark.parametrize("name", NAMES)
