@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from timm.utils.misc import natural_key
 
 from timm_gcp.cli import main
 from timm_gcp.common.files import file_sha256
+from timm_gcp.common.paired import Pair
 from timm_gcp.common.recipe import find_recipe, read_recipe
 from timm_gcp.datasets.fashion_mnist import DEBIAN_FOLDER, FASHION_MNIST_CLASSES
 from timm_gcp.weights import cards
@@ -145,6 +147,16 @@ def test_pair_agrees_with_the_accuracies_and_its_cards_tell_of_it(pair):
         told = f"alone classifies {pair.only_first} correctly, the second alone {pair.only_second} " in cards.card(name)
         assert told == (name in (pair.first, pair.second))
         assert (pair.unequal in cards.card(name)) == told
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.first)
+def test_pages_state_the_same(pair):
+    readme, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/weights.md"))
+    p_value = Pair(pair.only_first, pair.only_second).p_value
+    for name, alone in ((pair.first, pair.only_first), (pair.second, pair.only_second)):
+        assert f" {table.BUNDLED_WEIGHTS[name].top1:.2f} | {alone} of {pair.images:,} | {p_value:.2g} |" in readme
+    side = configuration(pair.first)["pretrained_cfg"]["input_size"][-1]
+    assert re.search(rf"\| `{pair.first}`, .* (RGB|grey), {side}×{side} \|", page)
 
 
 @pytest.mark.skipif(not DEBIAN_FOLDER.is_dir(), reason="needs the data set: apt-get install dataset-fashion-mnist")

@@ -124,6 +124,8 @@ def test_runs_that_are_no_pair(study, tmp_path, monkeypatch, capsys, change, tex
 def test_no_runs_and_a_study_without_a_draw(study, tmp_path, monkeypatch, capsys):
     assert run_tool(study, monkeypatch, "--runs", str(tmp_path)) == 1
     assert "args.yaml: give the folder of tools/studies/compare.py's runs with --runs" in capsys.readouterr().err
+    assert run_tool(study, monkeypatch, "--data-dir", str(tmp_path / "none")) == 1
+    assert "none': give the data set's folder with --data-dir" in capsys.readouterr().err
     text = yaml.safe_load((study / "study.yaml").read_text())
     del text["data"]["train_per_class"]
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(text))
