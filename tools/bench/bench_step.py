@@ -2,7 +2,7 @@
 
     python tools/bench/bench_step.py [--rows 8 6 1] [--batch-size 32] [--seconds 60] [--keep]
 
-The parts, each behind a barrier: the backbone, which is the same network in both; 1×1 reduction, pooling, and classifier
+The parts, each behind a barrier: the backbone, the same network in both; 1×1 reduction, pooling, and the classifier
 with its loss, forward and backward, from features of the backbone's shape; SGD's update of all parameters, by torch's
 default and by its fused kernel, clearing the head's gradients included. The heads take turns; medians are printed. A
 step is the sum of its parts, with the twin's backbone in both.
