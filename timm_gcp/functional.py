@@ -18,6 +18,7 @@ from timm_gcp.ops.choice import FORMS, SIDES, choose_form, use_gram
 from timm_gcp.ops.cross_covariance import CROSS_NORMALIZATIONS, cross_cov_pool
 from timm_gcp.ops.dropcov import drop_channels
 from timm_gcp.ops.features import as_positions
+from timm_gcp.ops.low_precision import LOW_PRECISIONS
 from timm_gcp.ops.newton_schulz import root
 from timm_gcp.ops.normalization import (
     NORMALIZATIONS,
@@ -137,15 +138,14 @@ def check_normalization(normalization: Normalization, n_iter: int, exponent: flo
         raise ValueError(f"eps is {eps!r}; give a positive number")
 
 
-def check_iteration_dtype(name: str | None, normalization: Normalization) -> torch.dtype | None:
-    """The torch type of `iteration_dtype`; ValueError unless it is None, or `'bfloat16'` for Newton–Schulz."""
+def check_iteration_dtype(name: str | None, normalization: Normalization) -> None:
+    """Raise ValueError unless `iteration_dtype` is None, or one of `LOW_PRECISIONS` for Newton–Schulz."""
     if name is None:
-        return None
-    check_choice("iteration_dtype", name, ("bfloat16",))
+        return
+    check_choice("iteration_dtype", name, LOW_PRECISIONS)
     if normalization != "newton_schulz":
         described = describe_normalization(normalization)
         raise ValueError(f"iteration_dtype is for normalization 'newton_schulz'; {described} has no iteration")
-    return torch.bfloat16
 
 
 def _signed_sqrt_l2_pool(x: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def _covariance_pool(x: Tensor) -> Tensor:
     return gather_triangle(torch.bmm(xc, xc.mT) * (1.0 / xc.shape[-1]))
 
 
-def _newton_schulz_pool(x: Tensor, n_iter: int, form: str, side: str, low: torch.dtype | None) -> Tensor:
+def _newton_schulz_pool(x: Tensor, n_iter: int, form: str, side: str, low: str | None) -> Tensor:
     dim, positions = x.shape[1], x.shape[2]
     gram = use_gram(dim, positions, side)
     if low is not None and form == "auto" and not torch.compiler.is_compiling():
@@ -205,8 +205,10 @@ def global_cov_pool(
         side: `'auto'` (the smaller; D×D in a program exported for a range of sizes that spans both), or
             `'covariance'` (D×D), `'gram'` (N×N); the same to `'none'`, `'signed_sqrt_l2'`, `'dropcov'` and `'isice'`,
             which work on the entries of the D×D matrix itself.
-        iteration_dtype: `'bfloat16'` rounds the factors of the products inside Newton–Schulz to it, meant for GPUs;
-            None computes them in the working precision. docs/performance.md has the error.
+        iteration_dtype: Precision of the products inside Newton–Schulz, for hardware that multiplies bfloat16 faster:
+            `'bfloat16'` rounds their factors to it; `'bfloat16x2'` splits each factor into two bfloat16 terms and sums
+            three products in float32, the same gradient included. None computes them in the working precision.
+            docs/performance.md has the errors.
         pool_kwargs: Options by name that one normalisation alone has: those of `timm_gcp.ops.dropcov.DropCov` for
             `'dropcov'` (`training`, `beta`, `generator`, `channel_filter`), those of
             `timm_gcp.ops.sparse_inverse.Isice` for `'isice'` (`sparsity`, `learning_rate`, `steps`, …).
@@ -223,7 +225,7 @@ def global_cov_pool(
         RuntimeError: `'eigh'`, `'power'`, `'log'` or a `ScalarFunction` in an ONNX export.
     """
     check_normalization(normalization, n_iter, exponent, eps)
-    low = check_iteration_dtype(iteration_dtype, normalization)
+    check_iteration_dtype(iteration_dtype, normalization)
     check_choice("form", form, FORMS)
     check_choice("side", side, SIDES)
     options = pool_options(normalization, pool_kwargs)
@@ -235,7 +237,7 @@ def global_cov_pool(
             check_choice("form", form, ("auto",))
             value = callable_pool(features, found)
         elif found == "newton_schulz":
-            value = _newton_schulz_pool(features, n_iter, form, side, low)
+            value = _newton_schulz_pool(features, n_iter, form, side, iteration_dtype)
         elif found == "none":
             value = _covariance_pool(features)
         elif found == "dropcov":

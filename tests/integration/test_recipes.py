@@ -202,6 +202,7 @@ def test_optimizer_is_plain_momentum_sgd_with_decay_on_everything(name):
         assert (group["momentum"], group["nesterov"], group["dampening"]) == (0.9, False, 0)
         assert (group["weight_decay"], group["lr"], group.get("lr_scale", 1)) == (expected, args.lr, 1)
         decayed += len(group["params"])
+        assert group["fused"] is True
     assert decayed == len(list(model.parameters()))
     # The deviation is needed: by default timm leaves biases and batch-norm alone.
     spared = create_optimizer_v2(small_model(args), **optimizer_kwargs(cfg=args))

@@ -302,6 +302,18 @@ def test_resume_from_a_checkpoint_with_a_numpy_metric(data, tmp_path):
     assert [row["epoch"] for row in again.rows] == [2]
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_resume_with_another_kernel_of_the_optimizer(data, tmp_path, before):
+    """In float16 too, where a scaler leaves its scale to a fused optimizer."""
+    keys = {"opt": "momentum", "amp": True, "amp_dtype": "float16"}
+    kernels = [{}, {"fused": True}][:: -1 if before else 1]
+    first = run(data, tmp_path / "a", opt_kwargs=kernels[0], epochs=1, **keys).folder / "last.pth.tar"
+    again = run(data, tmp_path / "b", opt_kwargs=kernels[1], epochs=2, resume=str(first), **keys)
+    assert [row["epoch"] for row in again.rows] == [1]
+    states = [train_task.load_checkpoint(path)["optimizer"] for path in (first, again.folder / "last.pth.tar")]
+    assert [bool(state["param_groups"][0]["fused"]) for state in states] == [before, not before]
+
+
 def test_missing_data_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no folder '.*nowhere': give the data set's folder with --data-dir"):
         run(tmp_path / "nowhere", tmp_path)

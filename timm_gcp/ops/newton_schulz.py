@@ -17,6 +17,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from timm_gcp.ops.low_precision import low_product
+
 
 def add_identity_(a: Tensor, value: float) -> Tensor:
     """Add `value·I` to `(..., n, n)` in place, without a dense identity in memory; `a` must be the caller's own."""
@@ -35,50 +37,50 @@ def add_to_diagonal(a: Tensor, value: Tensor) -> Tensor:
 def product(
     a: Tensor,
     b: Tensor,
-    dtype: torch.dtype | None = None,
+    low: str | None = None,
     add: Tensor | None = None,
     beta: float = 1.0,
     alpha: float = 1.0,
 ) -> Tensor:
-    """`beta·add + alpha·(a b)` for batches; with `dtype` the factors are rounded to it, sums keep the type of `a`."""
-    if dtype is not None:
-        value = torch.bmm(a.to(dtype), b.to(dtype)).to(a.dtype)
-        return value if add is None else torch.add(beta * add, value, alpha=alpha)
-    return torch.bmm(a, b) if add is None else torch.baddbmm(add, a, b, beta=beta, alpha=alpha)
+    """`beta·add + alpha·(a b)` for batches; factors rounded as `low` says, sums in the type of `a`."""
+    if torch.jit.is_scripting() or low is None:
+        return torch.bmm(a, b) if add is None else torch.baddbmm(add, a, b, beta=beta, alpha=alpha)
+    value = low_product(a, b, low)
+    return value if add is None else torch.add(beta * add, value, alpha=alpha)
 
 
 def add_product_(
-    total: Tensor, a: Tensor, b: Tensor, dtype: torch.dtype | None = None, beta: float = 1.0, alpha: float = 1.0
+    total: Tensor, a: Tensor, b: Tensor, low: str | None = None, beta: float = 1.0, alpha: float = 1.0
 ) -> Tensor:
     """`beta·total + alpha·(a b)`, as `product` rounds, written into `total`, which must be the caller's own."""
-    if dtype is not None:
-        return total.mul_(beta).add_(torch.bmm(a.to(dtype), b.to(dtype)).to(total.dtype), alpha=alpha)
+    if low is not None:
+        return total.mul_(beta).add_(low_product(a, b, low), alpha=alpha)
     return total.baddbmm_(a, b, beta=beta, alpha=alpha)
 
 
-def next_residual(r: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def next_residual(r: Tensor, low: str | None = None) -> Tensor:
     """R²(3I + R)/4."""
-    square = product(r, r, dtype)
-    return product(square, r, dtype, square, beta=0.75, alpha=0.25)
+    square = product(r, r, low)
+    return product(square, r, low, square, beta=0.75, alpha=0.25)
 
 
-def root(a: Tensor, n_iter: int, dtype: torch.dtype | None = None) -> Tensor:
+def root(a: Tensor, n_iter: int, low: str | None = None) -> Tensor:
     """Y after `n_iter` steps from `a` `(B, n, n)` of unit trace: approximates a^½. 3·n_iter − 2 products."""
     residual = add_identity_(-a, 1.0)
-    y = product(a, residual, dtype, a, alpha=0.5)
+    y = product(a, residual, low, a, alpha=0.5)
     for _ in range(n_iter - 1):
-        residual = next_residual(residual, dtype)
-        y = product(y, residual, dtype, y, alpha=0.5)
+        residual = next_residual(residual, low)
+        y = product(y, residual, low, y, alpha=0.5)
     return y
 
 
-def inverse_root(a: Tensor, n_iter: int, dtype: torch.dtype | None = None) -> Tensor:
+def inverse_root(a: Tensor, n_iter: int, low: str | None = None) -> Tensor:
     """Z after `n_iter` steps from `a` `(B, n, n)` of unit trace: approximates a^-½. 3·n_iter − 3 products."""
     residual = add_identity_(-a, 1.0)
     z = add_identity_(0.5 * residual, 1.0)
     for _ in range(n_iter - 1):
-        residual = next_residual(residual, dtype)
-        z = product(z, residual, dtype, z, alpha=0.5)
+        residual = next_residual(residual, low)
+        z = product(z, residual, low, z, alpha=0.5)
     return z
 
 

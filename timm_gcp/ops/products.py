@@ -32,7 +32,7 @@ from timm_gcp.ops.newton_schulz import (
 from timm_gcp.ops.precision import autocast_off
 from timm_gcp.ops.triangle import gather_triangle, product_triangle, twice_symmetric
 
-Low = torch.dtype | None  # type that the factors of n×n products are rounded to, None for their own
+Low = str | None  # how the factors of n×n products are rounded (`low_precision`), None for not at all
 
 
 def _first_iterate(a: Tensor, residual: Tensor, gram: bool, low: Low) -> Tensor:
@@ -99,7 +99,7 @@ def _value_scale(peak: Tensor, trace: Tensor, positions: int, gram: bool) -> Ten
     return peak / root_trace if gram else peak * root_trace / positions
 
 
-def compose(x: Tensor, n_iter: int, gram: bool, low: torch.dtype | None = None) -> Tensor:
+def compose(x: Tensor, n_iter: int, gram: bool, low: str | None = None) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)` with autograd's own backward: the form for export and for TorchScript."""
     scaled, peak = recorded_peak_scale(x, fewer=False)
     side, trace = _unit_trace(scaled, peak, gram)

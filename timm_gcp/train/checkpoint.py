@@ -74,6 +74,14 @@ def _finite(checkpoint: dict[str, Any], path: str | Path, use_ema: bool = False)
     return tensors
 
 
+def _with_kernel_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """`state` with `fused` as this run has it: a scaler asks the optimizer that was made whether it takes its scale."""
+    groups = [dict(group) for group in state["param_groups"]]
+    for group, own in zip(groups, optimizer.param_groups, strict=False):  # torch says it if their numbers differ
+        group.update({"fused": own["fused"]} if "fused" in own else {})
+    return {**state, "param_groups": groups}
+
+
 def resume(
     path: str | Path, task: TrainingTask, optimizer: torch.optim.Optimizer | None, scaler: NativeScaler | None
 ) -> tuple[int, dict[str, Tensor] | None]:
@@ -99,7 +107,7 @@ def resume(
         raise ValueError(f"{str(path)!r} holds no optimizer state: add --no-resume-opt to resume the weights only.")
     try:
         if optimizer is not None:
-            optimizer.load_state_dict(checkpoint["optimizer"])
+            optimizer.load_state_dict(_with_kernel_of(optimizer, checkpoint["optimizer"]))
         if scaler is not None and scaler.state_dict_key in checkpoint:
             scaler.load_state_dict(checkpoint[scaler.state_dict_key])
     except Exception as error:  # whatever torch trips over in a state that is not of this optimizer

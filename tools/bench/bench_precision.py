@@ -50,6 +50,7 @@ def rows(device: torch.device, batch: int, dim: int) -> list[dict[str, Any]]:
                 "products": {"form": "products"},
                 "spectral": {"form": "spectral"},
                 "bfloat16 products": {"iteration_dtype": "bfloat16"},
+                "bfloat16x2 products": {"iteration_dtype": "bfloat16x2"},
             }
             for name, options in columns.items():
                 value, gradient = value_and_gradient(x, grad, n_iter=steps, **options)
