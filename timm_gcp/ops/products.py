@@ -19,29 +19,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timm_gcp.ops.centring import fewer_columns, peak_scale, project_adjoint, recorded_peak_scale, square_norm
-from timm_gcp.ops.newton_schulz import (
-    add_identity_,
-    add_product_,
-    add_to_diagonal,
-    inverse_root,
-    next_residual,
-    product,
-    root,
+from timm_gcp.ops.centring import (
+    fewer_columns,
+    peak_scale,
+    project_adjoint,
+    recorded_peak_scale,
+    recorded_square_norm,
+    square_norm,
 )
+from timm_gcp.ops.constants import identity
+from timm_gcp.ops.newton_schulz import add_product_, inverse_root, next_residual, product, root
 from timm_gcp.ops.precision import autocast_off
 from timm_gcp.ops.triangle import gather_triangle, product_triangle, twice_symmetric
+
+# Numbers in a batch of features up to which the calls of operations cost more than their work (one to four images of
+# 7×7 positions and 256 channels): fewer operations are then worth more than fewer bytes.
+SMALL = 2**16
 
 Low = torch.dtype | None  # type that the factors of n×n products are rounded to, None for their own
 
 
 def _first_iterate(a: Tensor, residual: Tensor, gram: bool, low: Low) -> Tensor:
-    return add_identity_(0.5 * residual, 1.0) if gram else product(a, residual, low, a, alpha=0.5)
+    return torch.add(identity(a), residual, alpha=0.5) if gram else product(a, residual, low, a, alpha=0.5)
 
 
 def _recursion(a: Tensor, n_iter: int, gram: bool, low: Low = None) -> tuple[list[Tensor], Tensor]:
     """Residuals R₁ … R_{K−1} and the last iterate W_K of the recursion in `newton_schulz`, from the small side `a`."""
-    residual = add_identity_(-a, 1.0)
+    residual = identity(a) - a
     iterate = _first_iterate(a, residual, gram, low)
     residuals = []
     for _ in range(n_iter - 1):
@@ -55,7 +59,7 @@ def _tangent(
     direction: Tensor, a: Tensor, residuals: Sequence[Tensor], gram: bool, low: Low = None
 ) -> tuple[Tensor, Tensor]:
     """Derivative of W_K in the symmetric `direction` of `a` (also the adjoint applied to it), and W_K."""
-    r, r_dot = add_identity_(-a, 1.0), -direction
+    r, r_dot = identity(a) - a, -direction
     w = _first_iterate(a, r, gram, low)
     if gram:
         w_dot = 0.5 * r_dot
@@ -79,17 +83,24 @@ def _fewer(x: Tensor, gram: bool) -> bool:
 
 def _keeps_features(x: Tensor, n_iter: int) -> bool:
     """Whether the scaled features `(D, n)` are kept for backward: where the K − 1 residuals `(n, n)` take more."""
-    return x.shape[1] <= (n_iter - 1) * x.shape[2]
+    return x.shape[1] <= (n_iter - 1) * x.shape[2] or x.numel() <= SMALL
 
 
 def _small_side(scaled: Tensor, gram: bool) -> Tensor:
     return torch.bmm(scaled.mT, scaled) if gram else torch.bmm(scaled, scaled.mT)
 
 
-def _unit_trace(scaled: Tensor, peak: Tensor, gram: bool) -> tuple[Tensor, Tensor]:
-    """The smaller side divided by its trace, and the trace `(B, 1, 1)`, one for a constant sample."""
+def _unit_trace(scaled: Tensor, gram: bool) -> tuple[Tensor, Tensor]:
+    """The smaller side divided by its trace, and the trace `(B, 1, 1)`."""
     side = _small_side(scaled, gram)
-    trace = square_norm(side, peak)
+    trace = square_norm(side)
+    return side.div_(trace), trace
+
+
+def _recorded_unit_trace(scaled: Tensor, peak: Tensor, gram: bool) -> tuple[Tensor, Tensor]:
+    """`_unit_trace` for code that is differentiated."""
+    side = _small_side(scaled, gram)
+    trace = recorded_square_norm(side, peak)
     return side / trace, trace
 
 
@@ -102,7 +113,7 @@ def _value_scale(peak: Tensor, trace: Tensor, positions: int, gram: bool) -> Ten
 def compose(x: Tensor, n_iter: int, gram: bool, low: torch.dtype | None = None) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)` with autograd's own backward: the form for export and for TorchScript."""
     scaled, peak = recorded_peak_scale(x, fewer=False)
-    side, trace = _unit_trace(scaled, peak, gram)
+    side, trace = _recorded_unit_trace(scaled, peak, gram)
     factor = _value_scale(peak, trace, x.shape[-1], gram)
     if gram:
         return gather_triangle(torch.bmm(torch.bmm(scaled, inverse_root(side, n_iter, low) * factor), scaled.mT))
@@ -126,20 +137,24 @@ def _gradient(
         p = torch.bmm(scaled.mT, sym).mT  # S X, in the layout that is the faster product
         inner = torch.bmm(scaled.mT, p).div_(trace)
         d_side, last = _tangent(inner, side, residuals, gram, low)
-        slope = -0.5 * (inner * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
-        right, left = add_to_diagonal(d_side, slope) * factor, last * factor
+        right, left = _with_slope(d_side, side, inner * last, -0.5) * factor, last * factor
         if scaled.shape[-1] < positions:
             right, left = project_adjoint(right, positions), project_adjoint(left, positions)
         return add_product_(torch.bmm(p, left), scaled, right)
     d_side, last = _tangent(sym, side, residuals, gram, low)
-    slope = 0.5 * (sym * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
-    return torch.bmm(add_to_diagonal(d_side, slope) * factor, scaled)
+    return torch.bmm(_with_slope(d_side, side, sym * last, 0.5) * factor, scaled)
+
+
+def _with_slope(d_side: Tensor, side: Tensor, product: Tensor, alpha: float) -> Tensor:
+    """`d_side` plus the derivative through the trace, (alpha·Σ product − Σ d_side·side) per sample, on its diagonal."""
+    slope = product.addcmul_(d_side, side, value=-1 / alpha).sum((-2, -1), keepdim=True)
+    return torch.addcmul(d_side, identity(d_side), slope, value=alpha)
 
 
 def product_gradient(grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> Tensor:
     """Gradient `(B, D, N)` computed from the variables alone by differentiable products."""
     scaled, peak = recorded_peak_scale(x, _fewer(x, gram))
-    side, trace = _unit_trace(scaled, peak, gram)
+    side, trace = _recorded_unit_trace(scaled, peak, gram)
     residuals, _ = _recursion(side, n_iter, gram)
     return _gradient(grad, scaled, side, trace, residuals, x.shape[-1], gram)
 
@@ -152,12 +167,19 @@ def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int
 
 def product_value(x: Tensor, n_iter: int, gram: bool, low: Low = None) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)`, keeping nothing: the form for inference."""
+    return _forward(x, n_iter, gram, low)[0]
+
+
+def _forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]:
+    """Value, peak, trace, the residuals, and with them what `ProductPool` keeps: scaled features, smaller side."""
     scaled, peak = peak_scale(x, _fewer(x, gram))
-    side, trace = _unit_trace(scaled, peak, gram)
+    side, trace = _unit_trace(scaled, gram)
+    residuals, last = _recursion(side, n_iter, gram, low)
     factor = _value_scale(peak, trace, x.shape[-1], gram)
-    if gram:
-        return product_triangle(torch.bmm(scaled, inverse_root(side, n_iter, low) * factor), scaled)
-    return gather_triangle(root(side, n_iter, low)) * factor.flatten(1)
+    if not gram:
+        return (gather_triangle(last) * factor.flatten(1), peak, trace, *residuals, side)
+    value = product_triangle(torch.bmm(scaled, last * factor), scaled)
+    return (value, peak, trace, *residuals, *([scaled] if _keeps_features(x, n_iter) else []))
 
 
 class ProductPool(torch.autograd.Function):
@@ -180,14 +202,7 @@ class ProductPool(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]:
         """Value, then what backward needs."""
-        scaled, peak = peak_scale(x, _fewer(x, gram))
-        side, trace = _unit_trace(scaled, peak, gram)
-        residuals, last = _recursion(side, n_iter, gram, low)
-        factor = _value_scale(peak, trace, x.shape[-1], gram)
-        if gram:
-            value = product_triangle(torch.bmm(scaled, last * factor), scaled)
-            return (value, peak, trace, *residuals, *([scaled] if _keeps_features(x, n_iter) else []))
-        return (gather_triangle(last) * factor.flatten(1), peak, trace, *residuals, side)
+        return _forward(x, n_iter, gram, low)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -203,8 +218,9 @@ class ProductPool(torch.autograd.Function):
         if grad is None:
             return None, None, None, None
         with autocast_off(grad.device):  # a backward may run inside the caller's autocast region
-            gradient = ProductPoolGradient.apply(grad, *ctx.saved_tensors, ctx.n_iter, ctx.gram, ctx.low)
-        return gradient, None, None, None
+            once = not torch.is_grad_enabled()  # no derivative of it is asked for, which spares a node
+            gradient = ProductPoolGradient.forward if once else ProductPoolGradient.apply
+            return gradient(grad, *ctx.saved_tensors, ctx.n_iter, ctx.gram, ctx.low), None, None, None
 
 
 class ProductPoolGradient(torch.autograd.Function):
