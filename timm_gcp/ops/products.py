@@ -43,36 +43,50 @@ def _first_iterate(a: Tensor, residual: Tensor, gram: bool, low: Low) -> Tensor:
     return torch.add(identity(a), residual, alpha=0.5) if gram else product(a, residual, low, a, alpha=0.5)
 
 
-def _recursion(a: Tensor, n_iter: int, gram: bool, low: Low = None) -> tuple[list[Tensor], Tensor]:
-    """Residuals R₁ … R_{K−1} and the last iterate W_K of the recursion in `newton_schulz`, from the small side `a`."""
+def _recursion(
+    a: Tensor, n_iter: int, gram: bool, low: Low = None, keep: bool = False
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Residuals R₁ … R_{K−1} of the recursion in `newton_schulz` from the small side `a`, and its last iterate W_K.
+
+    With `keep` the second list holds all iterates W₁ … W_K.
+    """
     residual = identity(a) - a
-    iterate = _first_iterate(a, residual, gram, low)
+    iterates = [_first_iterate(a, residual, gram, low)]
     residuals = []
     for _ in range(n_iter - 1):
         residual = next_residual(residual, low)
         residuals.append(residual)
-        iterate = product(iterate, residual, low, iterate, alpha=0.5)
-    return residuals, iterate
+        iterate = product(iterates[-1], residual, low, iterates[-1], alpha=0.5)
+        iterates = [*iterates, iterate] if keep else [iterate]
+    return residuals, iterates
 
 
 def _tangent(
-    direction: Tensor, a: Tensor, residuals: Sequence[Tensor], gram: bool, low: Low = None
+    direction: Tensor,
+    a: Tensor,
+    residuals: Sequence[Tensor],
+    gram: bool,
+    low: Low = None,
+    iterates: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Derivative of W_K in the symmetric `direction` of `a` (also the adjoint applied to it), and W_K."""
+    """Derivative of W_K in the symmetric `direction` of `a` (also the adjoint applied to it), and W_K.
+
+    The iterates W₁ … W_K are made again where they are not given.
+    """
     r, r_dot = identity(a) - a, -direction
-    w = _first_iterate(a, r, gram, low)
+    w = iterates[0] if iterates else _first_iterate(a, r, gram, low)
     if gram:
         w_dot = 0.5 * r_dot
     else:
         cross = product(a, direction, low)
         w_dot = 1.5 * direction - 0.5 * (cross + cross.mT)
-    for r_next in residuals:
+    for k, r_next in enumerate(residuals, 1):
         m = product(r, r_dot, low)
         v = add_product_(m, torch.add(m.mT, m, alpha=0.5), r, low, beta=0.75, alpha=0.25)
         r_dot = v + v.mT
         # The tangent of a product of two functions of one matrix is symmetric as it stands.
         w_dot = add_product_(product(w_dot, r_next, low, w_dot, alpha=0.5), w, r_dot, low, alpha=0.5)
-        w = product(w, r_next, low, w, alpha=0.5)
+        w = iterates[k] if iterates else product(w, r_next, low, w, alpha=0.5)
         r = r_next
     return w_dot, w
 
@@ -83,7 +97,7 @@ def _fewer(x: Tensor, gram: bool) -> bool:
 
 def _keeps_features(x: Tensor, n_iter: int) -> bool:
     """Whether the scaled features `(D, n)` are kept for backward: where the K − 1 residuals `(n, n)` take more."""
-    return x.shape[1] <= (n_iter - 1) * x.shape[2] or x.numel() <= SMALL
+    return x.shape[1] <= (n_iter - 1) * x.shape[2]
 
 
 def _small_side(scaled: Tensor, gram: bool) -> Tensor:
@@ -129,6 +143,7 @@ def _gradient(
     positions: int,
     gram: bool,
     low: Low = None,
+    iterates: Sequence[Tensor] = (),
 ) -> Tensor:
     """Gradient `(B, D, N)`; every scale, and the way back from N − 1 columns, is applied on the smaller side."""
     sym = twice_symmetric(grad, scaled.shape[1])
@@ -136,7 +151,7 @@ def _gradient(
     if gram:
         p = torch.bmm(scaled.mT, sym).mT  # S X, in the layout that is the faster product
         inner = torch.bmm(scaled.mT, p).div_(trace)
-        d_side, last = _tangent(inner, side, residuals, gram, low)
+        d_side, last = _tangent(inner, side, residuals, gram, low, iterates)
         right, left = _with_slope(d_side, side, inner * last, -0.5) * factor, last * factor
         if scaled.shape[-1] < positions:
             right, left = project_adjoint(right, positions), project_adjoint(left, positions)
@@ -171,14 +186,17 @@ def product_value(x: Tensor, n_iter: int, gram: bool, low: Low = None) -> Tensor
 
 
 def _forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]:
-    """Value, peak, trace, the residuals, and with them what `ProductPool` keeps: scaled features, smaller side."""
+    """Value, peak, trace, the residuals, and what else `ProductPool` keeps, as its docstring says."""
     scaled, peak = peak_scale(x, _fewer(x, gram))
     side, trace = _unit_trace(scaled, gram)
-    residuals, last = _recursion(side, n_iter, gram, low)
+    small = gram and x.numel() <= SMALL
+    residuals, iterates = _recursion(side, n_iter, gram, low, keep=small)
     factor = _value_scale(peak, trace, x.shape[-1], gram)
     if not gram:
-        return (gather_triangle(last) * factor.flatten(1), peak, trace, *residuals, side)
-    value = product_triangle(torch.bmm(scaled, last * factor), scaled)
+        return (gather_triangle(iterates[-1]) * factor.flatten(1), peak, trace, *residuals, side)
+    value = product_triangle(torch.bmm(scaled, iterates[-1] * factor), scaled)
+    if small:
+        return (value, peak, trace, *residuals, scaled, side, *iterates)
     return (value, peak, trace, *residuals, *([scaled] if _keeps_features(x, n_iter) else []))
 
 
@@ -194,7 +212,8 @@ class ProductPool(torch.autograd.Function):
     On the N×N side n is N − 1 where `fewer_columns` says so: centred features have rank N − 1 at most.
 
     Saved: the input, its peak and trace, and the residuals R₁ … R_{K−1}; on the N×N side the scaled features where they
-    are no larger than the residuals; on the D×D side the covariance, which is expensive to rebuild.
+    are no larger than the residuals; on the D×D side the covariance, which is expensive to rebuild. Of a batch of no
+    more than `SMALL` numbers, on the N×N side, the scaled features, XᵀX and all iterates: nothing is made again.
     """
 
     generate_vmap_rule = True
@@ -232,10 +251,13 @@ class ProductPoolGradient(torch.autograd.Function):
     def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
         """Gradient from the saved residuals."""
         peak, trace, *saved, n_iter, gram, low = rest
-        kept = gram and _keeps_features(x, n_iter)
-        scaled = saved[-1] if kept else peak_scale(x, _fewer(x, gram), peak)[0]
-        side = _small_side(scaled, gram) / trace if gram else saved[-1]
-        return _gradient(grad, scaled, side, trace, saved[: n_iter - 1], x.shape[-1], gram, low)
+        residuals, kept = saved[: n_iter - 1], saved[n_iter - 1 :]
+        if not gram:
+            scaled, side = peak_scale(x, False, peak)[0], kept[0]
+        else:
+            scaled = kept[0] if kept else peak_scale(x, _fewer(x, gram), peak)[0]
+            side = kept[1] if len(kept) > 1 else _small_side(scaled, gram).div_(trace)
+        return _gradient(grad, scaled, side, trace, residuals, x.shape[-1], gram, low, kept[2:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
