@@ -8,7 +8,7 @@ import torch
 from timm.layers import SelectAdaptivePool2d
 
 import timm_gcp
-from timm_gcp.inference.contributions import contributions, pooled_features
+from timm_gcp.inference.contributions import _on_grid, contributions, pooled_features
 
 
 def tiny(**kwargs):
@@ -60,3 +60,33 @@ def test_a_model_without_a_map_is_refused():
     model = torch.nn.Sequential(torch.nn.Flatten(), SelectAdaptivePool2d(pool_type="avg"))
     with pytest.raises(ValueError, match=r"pools \(1, 12\), not a feature map \(B, C, h, w\)"):
         contributions(model, torch.randn(1, 3, 2, 2), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "pool"),
+    [({}, "global_pool"), ({"head_tokens": "all"}, "global_pool"), ({"head_class_token": "add"}, "gcp_pool")],
+)
+def test_tokens_are_laid_out_as_their_patches(options, pool):
+    torch.manual_seed(0)
+    model = timm.create_model("gcp_swap", backbone="test_vit", num_classes=3, reduce_dim=8, **options).eval().double()
+    images = torch.randn(2, 3, 160, 160, dtype=torch.float64)
+    found, _ = contributions(model, images, torch.tensor([1, 2]))
+    assert found.shape == (2, 10, 10)
+
+    skip = 0 if "head_tokens" in options else 1
+    covariance = model.get_submodule(pool)
+    reduced = covariance.reduction(model.forward_features(images)[:, skip:].transpose(1, 2).unsqueeze(3)).detach()
+    reduced.requires_grad_()
+    fc = model.head if pool == "global_pool" else model.gcp_fc
+    covariance.reduction = torch.nn.Identity()
+    own = fc(covariance(reduced))[[0, 1], [1, 2]]
+    (gradient,) = torch.autograd.grad(own.sum(), reduced)
+    tokens = (reduced * gradient).sum(1)[:, 1 - skip :, 0]  # the patches, row by row
+    torch.testing.assert_close(found, tokens.reshape(2, 10, 10).detach())
+
+
+def test_patches_without_a_grid_are_refused():
+    model = timm_gcp.swap_pooling(timm.create_model("test_vit", num_classes=3), reduce_dim=8).eval()
+    images = torch.randn(1, 3, 160, 160)
+    with pytest.raises(ValueError, match="100 patches, which form no grid of the shape of a 160×90 image"):
+        _on_grid(model, torch.zeros(1, 100, 1), images[..., :90])

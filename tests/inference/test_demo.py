@@ -14,8 +14,8 @@ from timm_gcp.inference import demo
 from timm_gcp.inference.model import load_model
 from timm_gcp.inference.options import model_arguments
 
-SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "fashion_mnist"
-NAME = "shufflenet_v2_x1_0_gcp.adju_fmnist"
+SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "photos"
+NAME = "mobilenetv2_100_gcp_d128.caltech101"
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +24,12 @@ def twins():
 
 
 def test_look(twins):
-    image = Image.open(SAMPLES / "trouser_0002.png")
+    image, side = Image.open(SAMPLES / "coffee.jpg"), twins[0].data_config["input_size"][-1]
     top, drawn, caption = demo.look(twins[0], image)
-    assert next(iter(top)) == "Trouser" and top["Trouser"] > 0.5 and len(top) == demo.TOP
-    assert drawn.size == (384, 384) and caption.startswith("Trouser, ") and caption.endswith("(6×6 positions)")
+    assert next(iter(top)) == "cup" and top["cup"] > 0.3 and len(top) == demo.TOP
+    enlarged = side * -(-320 // side)
+    assert drawn.size == (enlarged, enlarged) and caption.startswith("cup, ")
+    assert caption.endswith(f"({side // 32}×{side // 32} positions)")
     assert list(top.values()) == sorted(top.values(), reverse=True)
     second = demo.look(twins[0], image, rank=2)
     assert second[2].startswith(list(top)[1]) and second[1].tobytes() != drawn.tobytes()
@@ -36,16 +38,16 @@ def test_look(twins):
 def test_the_page_answers(twins, monkeypatch):
     gradio = pytest.importorskip("gradio")
     client = pytest.importorskip("gradio_client")
-    page = demo.build_page(twins, sorted(SAMPLES.glob("*.png"))[:2])
+    page = demo.build_page(twins, sorted(SAMPLES.glob("*.jpg"))[:2])
     assert isinstance(page, gradio.Blocks)
     _, url, _ = page.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", server_port=None)
     try:
         found = client.Client(url, verbose=False).predict(
-            client.handle_file(str(SAMPLES / "bag_0018.png")), 1, api_name="/look"
+            client.handle_file(str(SAMPLES / "coffee.jpg")), 1, api_name="/look"
         )
     finally:
         page.close()
-    assert len(found) == 4 and found[0]["label"] == found[2]["label"] == "Bag"
+    assert len(found) == 4 and found[0]["label"] == found[2]["label"] == "cup"
 
 
 def test_unknown_options_of_a_model():

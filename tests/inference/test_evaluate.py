@@ -15,7 +15,15 @@ from toy_images import TINY, image_folder, tiny_settings
 from timm_gcp import cli
 from timm_gcp.common import device
 from timm_gcp.common.paired import Pair
-from timm_gcp.inference.evaluate import Evaluation, class_table, compare, confusion_matrix, evaluate, per_class
+from timm_gcp.inference.evaluate import (
+    Evaluation,
+    class_table,
+    compare,
+    confusion_matrix,
+    evaluate,
+    mean_per_class,
+    per_class,
+)
 from timm_gcp.plots.confusion import draw_confusion
 from timm_gcp.train.options import resolve_args
 from timm_gcp.train.run import train
@@ -195,3 +203,8 @@ def test_bad_data(trained, tmp_path, capsys):
 
 def test_devices_are_picked_as_in_training():
     assert device.pick_device("cpu").type == "cpu"
+
+
+def test_mean_over_classes_weighs_classes_not_images():
+    confusion = torch.tensor([[1, 1, 0], [0, 4, 0], [0, 0, 0]])  # no image of the third
+    assert mean_per_class(confusion) == 75

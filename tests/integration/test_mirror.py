@@ -86,6 +86,7 @@ COVERED_BY: dict[str, str] = {
     "weights/data_config.py": "weights/test_record.py",
     "weights/folder.py": "commands/test_weights.py",
     "weights/card_metadata.py": "weights/test_cards.py",
+    "weights/cards_bundled.py": "weights/test_cards.py",
     "weights/cards_page.py": "weights/test_cards.py",
     "weights/classes.py": "integration/test_round_trip.py",
     "weights/container.py": "weights/test_checkpoint.py",

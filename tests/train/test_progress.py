@@ -88,10 +88,19 @@ def test_finetune_takes_its_input_from_the_weights():
     )
     args = resolve_args("finetune", {"num_classes": 3, "device": "cpu"})
     model = build_model(args, torch.device("cpu"))
+    config, cfg = resolve_data(args, model), timm.get_pretrained_cfg(args.model)
+    assert config["input_size"] == cfg.input_size and config["mean"] == (0.5,) * 3 and config["crop_pct"] == 0.875
+    assert model.pretrained_cfg["input_size"] == cfg.input_size  # what train.py reads
+    assert model.conv_stem.padding == (0, 0), "padding as the weights were trained with"
+
+
+def test_finetune_of_grey_weights_reads_colour():
+    args = resolve_args("finetune", {"model": "shufflenet_v2_x1_0_gcp.adju_fmnist", "num_classes": 3, "device": "cpu"})
+    model = build_model(args, torch.device("cpu"))
     config = resolve_data(args, model)
     assert config["input_size"] == (3, 96, 96) and config["mean"] == pytest.approx((0.286,) * 3)
     assert config["crop_pct"] == 1.0 and args.in_chans == 3
-    assert model.pretrained_cfg["input_size"] == (3, 96, 96)  # what train.py reads
+    assert model.pretrained_cfg["input_size"] == (3, 96, 96)
     grey = timm.create_model(args.model, pretrained=True)
     images = torch.randn(2, 1, 96, 96)
     with torch.inference_mode():
@@ -101,5 +110,5 @@ def test_finetune_takes_its_input_from_the_weights():
             rtol=0.02,
             atol=0.02,
         )
-    args = resolve_args("finetune", {"num_classes": 3, "in_chans": 1, "img_size": 64})
+    args = resolve_args("finetune", {"model": args.model, "num_classes": 3, "in_chans": 1, "img_size": 64})
     assert resolve_data(args, build_model(args, torch.device("cpu")))["input_size"] == (1, 64, 64)

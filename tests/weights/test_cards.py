@@ -74,3 +74,25 @@ def test_model_index_survives_the_hub_clients_round_trip() -> None:
     index = card_metadata.front_matter("resnet50_gcp.adju_in1k")["model-index"]
     name, results = model_index_to_eval_results(index)
     assert name == "resnet50_gcp.adju_in1k" and results[0].source_url == table.SOURCE_URL
+
+
+def test_card_of_bundled_weights_says_where_they_come_from() -> None:
+    text = cards.card("mobilenetv2_100_gcp_d128.caltech101")
+    data = ModelCard(text).data
+    assert data.datasets == ["HuggingFaceM4/Caltech-101"] and data.license == "apache-2.0"
+    entry = table.BUNDLED_WEIGHTS["mobilenetv2_100_gcp_d128.caltech101"]
+    assert [r.metric_value for r in data.eval_results] == [entry.top1, entry.top5, entry.mean_per_class]
+    for part in (
+        "Fine-tuned from ImageNet weights on Caltech-101",
+        "https://doi.org/10.22002/D1.20086",
+        "CC BY 4.0",
+        "google-coral/test_data, whose LICENSE is Apache-2.0",
+        "measured again on the training images of Imagenette",
+        f"classes, by the same command: {entry.mean_per_class:.2f} %",
+        "neither a face detector",
+    ):
+        assert part in text, part
+    twin = cards.card("mobilenetv2_100.caltech101")
+    assert 'create_model("local-dir:" + str(store.find("mobilenetv2_100.caltech101"))' in twin
+    grey = cards.card("shufflenet_v2_x1_0_gcp.adju_fmnist")
+    assert "google-coral" not in grey and "Fashion-MNIST (MIT licence), 60,000 training images" in grey

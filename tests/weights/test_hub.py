@@ -198,7 +198,7 @@ def test_refusals(hub_server: HubServer, folder: Path, code: str, monkeypatch: p
 def test_nothing_to_push(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = r"No weight folder resnet18_gcp.x on this machine to upload. There: "
     with pytest.raises(
-        FileNotFoundError, match=text + r"mobilenetv2_100_gcp.adju_fmnist, shufflenet_v2_x1_0.adju_fmnist, "
+        FileNotFoundError, match=text + r"mobilenetv2_100\.caltech101, mobilenetv2_100_gcp_d128\.caltech101, "
     ):
         hub.prepare("resnet18_gcp.x")
     monkeypatch.setattr(table, "BUNDLED", tmp_path)

@@ -12,10 +12,10 @@ from timm_gcp.inference.demo import build_page
 from timm_gcp.inference.images import find_images
 from timm_gcp.inference.model import load_model
 from timm_gcp.inference.options import model_arguments
-from timm_gcp.weights.bundled import PAIR
+from timm_gcp.weights.bundled import PAIRS
 
 PORTS = Range(0, 65535)
-TWINS = [PAIR.first, PAIR.second]
+TWINS = [PAIRS[0].first, PAIRS[0].second]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

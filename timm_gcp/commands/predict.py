@@ -1,4 +1,4 @@
-"""`timm-gcp predict IMAGE…`: the likeliest classes of each image, as a table, JSON, CSV or written on the images."""
+"""`timm-gcp predict IMAGE…`: the likeliest classes of each image, as a table, JSON, CSV, a figure or on the images."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from timm_gcp.inference.images import find_images
 from timm_gcp.inference.model import load_model
 from timm_gcp.inference.options import add_model_arguments
 from timm_gcp.inference.predict import as_csv, format_table, predict
+from timm_gcp.plots.classified import check_count, draw_classified
+from timm_gcp.plots.style import check_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the classes to this table, a line for each")
     parser.add_argument("--annotate", type=Path, metavar="DIR", help="write a copy of each image with its classes here")
+    parser.add_argument(
+        "--figure", type=Path, metavar="FILE", help="draw all images with their classes on one page (.png, .pdf, .svg)"
+    )
     add_shared(parser, "json", help="print JSON in place of the table")
 
 
@@ -43,6 +48,9 @@ def main(args: argparse.Namespace) -> int:
     check_num_classes(args.num_classes)
     class_map = read_class_map(args.class_map)
     images = find_images(args.images)
+    if args.figure:
+        check_output(args.figure)
+        check_count(len(images))
     loaded = load_model(args, pretrained=True)
     check_classifier(loaded, args.checkpoint)
     check_order(class_map, own_names(loaded, args.checkpoint))
@@ -57,6 +65,9 @@ def main(args: argparse.Namespace) -> int:
         for path, found in results:
             if not isinstance(found, str):
                 annotate(path, found, targets[path])
+    read = [(path, found) for path, found in results if not isinstance(found, str)]
+    if args.figure and read:
+        draw_classified(read, loaded.name, args.figure)
     if args.json:
         entries = [
             {"image": str(path), "error": found} if isinstance(found, str) else {"image": str(path), "top": found}
@@ -64,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
         ]
         print(json.dumps(entries, indent=2, ensure_ascii=False))
     else:
-        print(format_table([(path, found) for path, found in results if not isinstance(found, str)]))
+        print(format_table(read))
     bad = [found for _, found in results if isinstance(found, str)]
     for message in bad:
         print(f"timm-gcp predict: {message}", file=sys.stderr)

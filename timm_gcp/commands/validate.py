@@ -18,7 +18,7 @@ from timm_gcp.commands.options import add_shared, check_weights
 from timm_gcp.common.files import write_text
 from timm_gcp.common.messages import counted
 from timm_gcp.inference.classes import check_classifier, check_num_classes, own_names
-from timm_gcp.inference.evaluate import class_table, compare, confusion_matrix, per_class, validate
+from timm_gcp.inference.evaluate import class_table, compare, confusion_matrix, mean_per_class, per_class, validate
 from timm_gcp.inference.model import Loaded, load_model
 from timm_gcp.inference.options import add_model_arguments
 from timm_gcp.plots.confusion import draw_confusion
@@ -87,6 +87,7 @@ def main(args: argparse.Namespace) -> int:
         "images": len(evaluation.targets),
         "unreadable": len(evaluation.unreadable),
         **evaluation.metrics,
+        "mean_per_class": mean_per_class(confusion),
         "input_size": list(loaded.data_config["input_size"]),
     }
     if other is not None:
@@ -104,6 +105,7 @@ def main(args: argparse.Namespace) -> int:
         report["compare"] = {
             "model": args.compare,
             **second.metrics,
+            "mean_per_class": mean_per_class(confusion_matrix(second, count)),
             "only_first": pair.only_first,
             "only_second": pair.only_second,
             "mcnemar_p": pair.p_value,
@@ -124,12 +126,16 @@ def main(args: argparse.Namespace) -> int:
         return status
     top5 = f"top-5 {report['top5']:.2f}%, " if count > 5 else ""  # of five classes or fewer it says nothing
     print(
-        f"{loaded.name}: top-1 {report['top1']:.2f}%, {top5}loss {report['loss']:.4f} on "
-        f"{report['images']} images ({report['images'] / seconds:.0f} images/s)"
+        f"{loaded.name}: top-1 {report['top1']:.2f}%, {top5}mean over the classes "
+        f"{report['mean_per_class']:.2f}%, loss {report['loss']:.4f} on {report['images']} images "
+        f"({report['images'] / seconds:.0f} images/s)"
     )
     if other is not None:
         found = report["compare"]
-        print(f"{args.compare}: top-1 {found['top1']:.2f}%, top-5 {found['top5']:.2f}%, loss {found['loss']:.4f}")
+        print(
+            f"{args.compare}: top-1 {found['top1']:.2f}%, top-5 {found['top5']:.2f}%, mean over the classes "
+            f"{found['mean_per_class']:.2f}%, loss {found['loss']:.4f}"
+        )
         print(
             f"right by the first alone: {pair.only_first} images, by the second alone: {pair.only_second}; "
             f"McNemar's exact test, two-sided: p = {pair.p_value:.2g}"

@@ -5,6 +5,9 @@ Features f are those that are pooled: for covariance pooling the reduced ones, o
 With average pooling and one linear classifier this is the class activation map (Zhou et al. 2016). The normalised
 covariance has degree one in the features, as the average has, wherever its normalisation is a square root: by Euler's
 theorem the contributions then add up to the logit less its bias, for either pooling.
+
+A sequence of tokens is laid out as the grid of its patches. What class and register tokens contribute, and a classifier
+on the class token, is not on it.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ def contributions(model: nn.Module, images: Tensor, classes: Tensor) -> tuple[Te
         Contributions `(B, h, w)` and logits `(B, classes)`, both detached.
 
     Raises:
-        ValueError: The model pools no feature map `(B, C, h, w)`, or a class is not one of its.
+        ValueError: The model pools no feature map `(B, C, h, w)`, its patches form no grid of the image's shape, or a
+            class is not one of its.
     """
     module, is_output = pooled_features(model)
     kept: list[Tensor] = []
@@ -70,4 +74,23 @@ def contributions(model: nn.Module, images: Tensor, classes: Tensor) -> tuple[Te
     if int(classes.min()) < 0 or int(classes.max()) >= logits.shape[1]:
         raise ValueError(f"classes must be 0 to {logits.shape[1] - 1}, got {classes.tolist()}.")
     (gradient,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), kept[-1])
-    return (kept[-1].detach() * gradient).sum(dim=1), logits.detach()
+    found = (kept[-1].detach() * gradient).sum(dim=1)
+    return _on_grid(model, found, images) if _is_sequence(model) else found, logits.detach()
+
+
+def _is_sequence(model: Any) -> bool:
+    return getattr(model, "_gcp", {}).get("layout") == "NLC"
+
+
+def _on_grid(model: Any, found: Tensor, images: Tensor) -> Tensor:
+    """Contributions of tokens `(B, N, 1)` as the grid `(B, h, w)` of the patches, which has the image's shape."""
+    prefix = 0 if model._gcp["skip"] else int(getattr(model, "num_prefix_tokens", 0))
+    patches = found[:, prefix:, 0]
+    count, (height, width) = patches.shape[1], images.shape[-2:]
+    rows = round((count * height / width) ** 0.5)
+    if rows * round(rows * width / height) != count:
+        raise ValueError(
+            f"{type(model).__name__} has {count} patches, which form no grid of the shape of a {height}×{width} image, "
+            "so there is no map of where it looks."
+        )
+    return patches.unflatten(1, (rows, -1))

@@ -141,6 +141,12 @@ def per_class(confusion: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
+def mean_per_class(confusion: Tensor) -> float:
+    """Mean over the classes that have images of the share that is classified correctly, in percent."""
+    images = confusion.sum(dim=1)
+    return float((100 * confusion.diag() / images)[images > 0].mean())
+
+
 def validate(
     loaded: Loaded,
     data_dir: str,

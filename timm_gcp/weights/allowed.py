@@ -63,6 +63,7 @@ ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "last_stage": _WORD,
     "global_pool": _WORD,
     "output_stride": _whole(1, 64),
+    "pad_type": _WORD,
     "img_size": _whole_or_list(1, LARGEST_IMAGE),
     "bn_momentum": _number(0, 1),
     "bn_eps": _number(0, 1),

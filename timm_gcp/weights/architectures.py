@@ -44,6 +44,6 @@ ARCHITECTURES = {
     "mobilenetv2_100": Architecture("mobilenetv2", 3_504_872, 0.301, None, (7, 7), "mobilenet_v2"),
 }
 # fmt: on
-# Registered by timm itself: their weights are folders to be named with `local-dir:`, not tags.
+# Registered by timm itself: to timm their weights are folders to be named with `local-dir:`, not tags.
 STOCK = ("resnet18", "resnet34", "resnet50", "resnet101", "mobilenetv2_100")
 OURS = tuple(name for name in ARCHITECTURES if name not in STOCK)

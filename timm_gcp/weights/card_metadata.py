@@ -7,7 +7,8 @@ from typing import Any
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights.record import Record
 
-DATASETS = {"imagenet-1k": "ImageNet-1k", "fashion_mnist": "Fashion-MNIST"}
+DATASETS = {"imagenet-1k": "ImageNet-1k", "fashion_mnist": "Fashion-MNIST",
+            "HuggingFaceM4/Caltech-101": "Caltech-101"}  # fmt: skip
 
 
 def front_matter(name: str, licence: str | None = None, record: Record | None = None) -> dict[str, Any]:
@@ -38,13 +39,16 @@ def front_matter(name: str, licence: str | None = None, record: Record | None = 
         return data | _own_results(name, record)
     else:
         return data
+    metrics = [
+        {"type": "accuracy", "name": "Top-1 accuracy (%)", "value": top1},
+        {"type": "accuracy", "name": "Top-5 accuracy (%)", "value": top5},
+    ]
+    if shipped is not None and shipped.mean_per_class is not None:
+        metrics.append({"type": "accuracy", "name": "Mean accuracy over classes (%)", "value": shipped.mean_per_class})
     result = {
         "task": {"type": "image-classification"},
         "dataset": {"name": DATASETS[dataset], "type": dataset, "split": split},
-        "metrics": [
-            {"type": "accuracy", "name": "Top-1 accuracy (%)", "value": top1},
-            {"type": "accuracy", "name": "Top-5 accuracy (%)", "value": top5},
-        ],
+        "metrics": metrics,
         **source,
     }
     return data | {

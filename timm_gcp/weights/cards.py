@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from timm_gcp.common.paired import Pair
 from timm_gcp.weights import catalog as table
-from timm_gcp.weights.bundled import PAIR, Bundled
 from timm_gcp.weights.card_metadata import DATASETS, data_name, front_matter
+from timm_gcp.weights.cards_bundled import beside_twin, limits, training
 from timm_gcp.weights.data_config import describe
 from timm_gcp.weights.record import Record
 
@@ -65,11 +64,15 @@ def body(
     parts = [_what(name, metadata or {}, record), f"{level} Usage\n\n{_usage(name, repo)}"]
     shipped = table.BUNDLED_WEIGHTS.get(name)
     if shipped is not None:
+        scores = _table([(MEASURED, shipped.top1, shipped.top5)])
+        if shipped.mean_per_class is not None:
+            scores += f"\n\nMean accuracy over the classes, by the same command: {shipped.mean_per_class:.2f} %."
+        twin = beside_twin(name)
         parts += [
-            f"{level} Figures\n\n{_table([(MEASURED, shipped.top1, shipped.top5)])}",
-            f"{level} Training\n\n{_training(shipped)}",
-            *([f"{level} Beside its twin\n\n{_beside_twin()}"] if name in (PAIR.first, PAIR.second) else []),
-            f"{level} Limits\n\n{_OWN_LIMITS}",
+            f"{level} Figures\n\n{scores}",
+            f"{level} Training\n\n{training(shipped)}",
+            *([f"{level} Beside its twin\n\n{twin}"] if twin else []),
+            f"{level} Limits\n\n{limits(shipped)}",
         ]
         return "\n\n".join(parts) + "\n"
     entry = table.WEIGHTS.get(name)
@@ -107,8 +110,9 @@ def _what(name: str, metadata: Mapping[str, str], record: Record | None = None) 
         )
     shipped = table.BUNDLED_WEIGHTS.get(name)
     if shipped is not None:
+        how = "Fine-tuned from ImageNet weights" if shipped.start else "Trained"
         return (
-            f"`{arch}` with {pooling}. Trained on {DATASETS[shipped.dataset]} with this package's own recipe, and part "
+            f"`{arch}` with {pooling}. {how} on {DATASETS[shipped.dataset]} with this package's own recipe, and part "
             f"of the package. {shipped.params / 1e6:.2f} M parameters."
         )
     if entry is None:
@@ -155,40 +159,6 @@ def _usage(name: str, repo: str = "") -> str:
 def _table(figures: Sequence[tuple[str, float, float]]) -> str:
     rows = [f"| {origin} | {top1:.2f} | {top5:.2f} |" for origin, top1, top5 in figures]
     return "\n".join(["| according to | top-1 % | top-5 % |", "|---|---|---|", *rows])
-
-
-def _training(shipped: Bundled) -> str:
-    subset = "" if shipped.images == 60_000 else f" --train-images {shipped.images}"
-    changes = f" with `{shipped.keys}`" if shipped.keys else ""
-    return "\n".join(
-        [
-            f"- Data: {DATASETS[shipped.dataset]} (MIT licence), {shipped.images:,} training images; the figures above "
-            "are of its 10,000 test images, on which crops, rates and sizes were compared, but no epoch chosen",
-            f"- Recipe `{shipped.recipe}`{changes} (`--sched {shipped.schedule}`), {shipped.epochs} epochs, seed "
-            f"{shipped.seed}, last epoch, as `python tools/studies/reproduce_fmnist.py --data-dir FMNIST "
-            f"--parts {shipped.part}{subset}` runs it; see `docs/fashion_mnist.md`",
-            "- Initial values: other than the authors', which the model starts from when it is created untrained",
-            f"- Stored as {shipped.dtype}, batch-norm statistics as float32; SHA-256 of `model.safetensors`: "
-            f"`{shipped.sha256}`",
-            f"- Licence: {shipped.licence}",
-        ]
-    )
-
-
-def _beside_twin() -> str:
-    pair = Pair(PAIR.only_first, PAIR.only_second)
-    return (
-        f"`{PAIR.first}` and `{PAIR.second}` differ in more than the pooling: {PAIR.unequal}. Of 10,000 test images "
-        f"the first alone classifies {pair.only_first} correctly, the second alone {pair.only_second} (McNemar's exact "
-        f"test: p = {pair.p_value:.2g}; one training seed each). Counted by `timm-gcp validate --model {PAIR.first} "
-        f"--pretrained --compare {PAIR.second} --dataset torch/fashion_mnist --data-dir FMNIST`."
-    )
-
-
-_OWN_LIMITS = (
-    "Trained on small grey images of clothing, light on black. A photograph, or dark clothing on a light ground, is "
-    "something else to it: invert such an image first, and do not trust the outcome."
-)
 
 
 def _source(entry: table.Weights | None, metadata: Mapping[str, str], licence: str | None) -> str:

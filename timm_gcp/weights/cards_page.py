@@ -14,7 +14,7 @@ def model_cards() -> str:
         "# Model cards\n\n"
         f"Made from `timm_gcp/weights/bundled.py` and `timm_gcp/weights/authors.py` by `{COMMAND}`; do not edit.\n\n"
         "## Weights in this package\n\n"
-        "Trained on Fashion-MNIST with its recipes; `pretrained=True` loads them without a network.\n\n"
+        "Trained with its recipes, on Caltech-101 (photographs) or Fashion-MNIST; they load without a network.\n\n"
     )
     shipped = [
         _row(name, _width(name), entry.params, "–", entry.top1, entry.top5)

@@ -2,7 +2,8 @@
 
 `WEIGHTS` maps `arch.tag` to a `Weights` entry, `BUNDLED_WEIGHTS` likewise what the package ships; `weights.timm_cfgs`
 turns the entries into what timm's registry wants. The tags name the schedule of training and the data: `norm_in1k` (the
-default), `fast_in1k`, `adju_in1k`, `adju_fmnist`. These are data: importing them loads neither weights nor torch.
+default), `fast_in1k`, `adju_in1k`, `adju_fmnist`; or the data alone: `caltech101`. These are data: importing them loads
+neither weights nor torch.
 """
 
 from __future__ import annotations

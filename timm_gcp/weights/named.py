@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from timm_gcp.common.messages import one_line
+from timm_gcp.weights.architectures import STOCK
 from timm_gcp.weights.checkpoint import read_checkpoint
 from timm_gcp.weights.container import check_file, read_header
 from timm_gcp.weights.hub_errors import explain
@@ -22,6 +23,7 @@ from timm_gcp.weights.layouts import unwrap
 from timm_gcp.weights.record import Record
 from timm_gcp.weights.record_sources import record_from_folder
 from timm_gcp.weights.sanity import check_values
+from timm_gcp.weights.store import find
 from timm_gcp.weights.swap_names import as_swap
 
 _IN_A_FOLDER = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")  # in timm's order
@@ -31,7 +33,7 @@ _SOURCES = ("local-dir:", "hf-hub:", "hf_hub:")
 
 
 def create(name: str, pretrained: bool, arguments: Mapping[str, Any]) -> Any:
-    """timm's model of that name.
+    """timm's model of that name; weights kept here under the name of a model that timm registers are found, too.
 
     Raises:
         FileNotFoundError: A folder without configuration or weights, or weights that are not on this machine.
@@ -40,6 +42,7 @@ def create(name: str, pretrained: bool, arguments: Mapping[str, Any]) -> Any:
     """
     from timm.models import create_model
 
+    name = kept_folder(name)
     check_named(name, pretrained)
     built, arguments = as_swap(name, arguments)
     try:
@@ -54,6 +57,17 @@ def create(name: str, pretrained: bool, arguments: Mapping[str, Any]) -> Any:
     if pretrained:
         check_model(model, name)
     return model
+
+
+def kept_folder(name: str) -> str:
+    """`arch.tag` of a model that timm itself registers as `local-dir:`, where the store or the package has its weights.
+
+    timm knows no such tag, and there is no entry point here that would point it to them. Other names stay as they are.
+    """
+    if name.split(".")[0] not in STOCK or "." not in name:
+        return name
+    folder = find(name)
+    return name if folder is None else f"local-dir:{folder}"
 
 
 def check_model(model: Any, name: str) -> None:

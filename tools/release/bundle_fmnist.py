@@ -3,43 +3,34 @@
     python tools/release/bundle_fmnist.py --data-dir FMNIST --runs output/fmnist
     python tools/release/make_model_cards.py
 
-The first command takes the last epoch of each run, stores it in float16 unless that changes the test accuracy by more
-than 0.05 points, and prints the rows for `timm_gcp/weights/bundled.py`; what would take all of them above 25 MB is left
+The first command takes the last epoch of each run, stores it in float16 unless that costs more than 0.05 points of
+test accuracy, and prints the rows for `timm_gcp/weights/bundled.py`; what would take all of them above 25 MB is left
 out. The second writes the cards from these rows.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import itertools
-import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import timm
-import torch
 import yaml
+from bundling import NARROW, WIDE, chosen_dtype, left_out, of_file, put, told_size, validated, written
 
-from timm_gcp.cli import main as timm_gcp
-from timm_gcp.common.files import file_sha256
 from timm_gcp.datasets.fashion_mnist import FASHION_MNIST_CLASSES, prepare_fashion_mnist
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights.importing import import_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "studies"))
 
-from fmnist_cells import MOBILENET, POOLINGS, STUDIED, Cell, at_its_rate, larger, twins
+from fmnist_cells import POOLINGS, STUDIED, Cell, at_its_rate, larger
 from fmnist_study import finished
 
 TAG = "adju_fmnist"
-TOLERANCE = 0.05  # points of top-1
 STATED = ("sched", "model_kwargs")  # in the row or in config.json
-LIMIT = 25e6  # bytes of all bundled weights together
 
 
 def main() -> int:
@@ -61,8 +52,7 @@ def main() -> int:
     for cell in done:
         images = 60000 if cell.all_images else args.train_images
         print(bundle(cell, Path(args.runs) / cell.name, Path(args.to), args.data_dir, images), flush=True)
-    size = sum(path.stat().st_size for path in Path(args.to).glob("*/model.safetensors"))
-    print(f"{size / 1e6:.1f} MB in all")
+    print(told_size(Path(args.to)))
     return 0
 
 
@@ -84,8 +74,6 @@ def _candidates() -> Iterator[list[Cell]]:
             for whole in (True, False)
         ]
         yield list(dict.fromkeys(cell for kind in kinds for cell in kind))
-    for name in (MOBILENET, "resnet18"):
-        yield [cell for cell in twins("adju", 0, name) if cell.pooling == "GCP"]
 
 
 def _is_complete(run: Path) -> bool:
@@ -97,9 +85,10 @@ def bundle(cell: Cell, run: Path, target: Path, data_dir: str, images: int) -> s
     """Make the weight folder of one run; its row for `weights/bundled.py`, or a comment where it takes too much."""
     keys = yaml.safe_load((run / "args.yaml").read_text())
     name = f"{keys['model']}.{TAG}"
+    data = ["--data-dir", data_dir, "--dataset", "torch/fashion_mnist"]
     with tempfile.TemporaryDirectory() as scratch:
         found = {}
-        for dtype in (torch.float32, torch.float16):
+        for dtype in (WIDE, NARROW):
             folder = Path(scratch) / str(dtype)
             import_file(
                 run / "last.pth.tar",
@@ -109,75 +98,39 @@ def bundle(cell: Cell, run: Path, target: Path, data_dir: str, images: int) -> s
                 label_names=list(FASHION_MNIST_CLASSES),
                 dtype=dtype,
             )
-            _state_licence(folder / "config.json")
-            found[dtype] = folder, _accuracy(folder, data_dir)
-            print(f"{run.name}, {dtype}: {found[dtype][1]}", file=sys.stderr, flush=True)
-        narrow = abs(found[torch.float16][1][0] - found[torch.float32][1][0]) <= TOLERANCE
-        dtype = torch.float16 if narrow else torch.float32
-        folder, (top1, top5) = found[dtype]
+            found[dtype] = folder, validated(folder, data)
+            print(f"{run.name}, {dtype}: {found[dtype][1]['top1']:.2f}", file=sys.stderr, flush=True)
+        dtype = chosen_dtype(found[WIDE][1]["top1"], found[NARROW][1]["top1"])
+        folder, report = found[dtype]
         excess = left_out(folder / "model.safetensors", name, target)
         if excess:
             return excess
-        target.mkdir(exist_ok=True)
-        incoming = target / f".{name}"
-        shutil.rmtree(incoming, ignore_errors=True)
-        shutil.copytree(folder, incoming)
-        shutil.rmtree(target / name, ignore_errors=True)
-        incoming.rename(target / name)
-    model = timm.create_model(f"local-dir:{target / name}")
+        put(folder, target / name)
     row = {
         "arch": keys["model"],
         "tag": TAG,
-        "params": sum(parameter.numel() for parameter in model.parameters()),
-        "top1": top1,
-        "top5": top5,
+        "top1": round(report["top1"], 2),
+        "top5": round(report["top5"], 2),
         "recipe": "fmnist_adju.yaml",
         "schedule": keys["sched"],
         "epochs": keys["epochs"],
         "images": images,
         "seed": keys["seed"],
-        "sha256": file_sha256(target / name / "model.safetensors"),
-        "part": _part(cell, images),
+        "study": _study(cell, images),
         "keys": ", ".join(f"{key}: {value}" for key, value in cell.keys.items() if key not in STATED),
         "dtype": str(dtype).removeprefix("torch."),
+        "dataset": "fashion_mnist",
+        **of_file(target / name),
     }
-    return "Bundled(" + ", ".join(f"{key}={value!r}" for key, value in row.items()) + "),"
+    return written("Bundled", row)
 
 
-def left_out(weights: Path, name: str, target: Path) -> str:
-    """Why `weights` can't be bundled as `name` beside the others in `target`; empty where they can."""
-    others = sum(path.stat().st_size for path in target.glob("*/model.safetensors") if path.parent.name != name)
-    size = weights.stat().st_size
-    if others + size <= LIMIT:
-        return ""
-    megabytes = f"{size / 1e6:.1f} MB beside {others / 1e6:.1f} MB of others, {LIMIT / 1e6:.0f} at most"
-    return f"# {name} is left out: {megabytes}"
-
-
-def _part(cell: Cell, images: int) -> str:
-    """Part of the study that trains this model on so many images."""
-    if cell.backbone != STUDIED:
-        return "backbones"
-    if "img_size" in cell.keys:
-        return "resolution"
-    return "weights" if images == 60000 else "schedules"
-
-
-def _state_licence(path: Path) -> None:
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["pretrained_cfg"]["license"] = "apache-2.0"
-    path.write_text(json.dumps(config, indent=2), encoding="utf-8")
-
-
-def _accuracy(folder: Path, data_dir: str) -> tuple[float, float]:
-    """Top-1 and top-5 in percent, by `timm-gcp validate`."""
-    command = ["validate", "--model", f"local-dir:{folder}", "--data-dir", data_dir, "--dataset", "torch/fashion_mnist"]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        status = timm_gcp([*command, "--json"])
-    if status:
-        raise SystemExit(f"timm-gcp validate failed on {folder}.")
-    report = json.loads(printed.getvalue())
-    return round(report["top1"], 2), round(report["top5"], 2)
+def _study(cell: Cell, images: int) -> str:
+    """The command that trains this model on so many images."""
+    whole = images == 60000
+    part = "resolution" if "img_size" in cell.keys else "weights" if whole else "schedules"
+    subset = "" if whole else f" --train-images {images}"
+    return f"python tools/studies/reproduce_fmnist.py --data-dir FMNIST --parts {part}{subset}"
 
 
 if __name__ == "__main__":

@@ -25,4 +25,4 @@ python="$PWD/$VENV/bin/python"
 cd "$elsewhere"
 "$python" example.py
 "$(dirname "$python")/timm-gcp" --version
-"$(dirname "$python")/timm-gcp" weights list fmnist
+"$(dirname "$python")/timm-gcp" weights list caltech101

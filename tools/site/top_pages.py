@@ -9,7 +9,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
-TOP_PAGES = {"README.md": "index.md"} | {name: name for name in ("MODEL_CARDS.md", "CONTRIBUTING.md", "CHANGELOG.md")}
+TOP_PAGES = {"README.md": "index.md", "samples/photos/README.md": "photos.md"}
+TOP_PAGES |= {name: name for name in ("MODEL_CARDS.md", "CONTRIBUTING.md", "CHANGELOG.md")}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -28,6 +29,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def inside(text: str) -> str:
-    """Links of a top page, seen from docs/: without the folder's name, README.md as index.md."""
+    """Links of a top page, seen from docs/: without the folder's name, and top pages by their name there."""
     text = re.sub(r"\]\(docs/", "](", text)
-    return re.sub(r"\]\(README\.md", "](index.md", text)
+    for source, target in TOP_PAGES.items():
+        text = text.replace(f"]({source}", f"]({target}")
+    return text

@@ -3,9 +3,9 @@
     python tools/studies/frozen_heads.py CONFIG --data-dir 101_ObjectCategories --weights DIR --docs docs/frozen_heads
 
 CONFIG is a file of tools/studies/configs/frozen/. Feature maps of all images are computed once, upright and mirrored.
-Each head (reduction, pooling, classifier) is trained by SGD; rate and weight decay are chosen from the same number of
-pairs for each, on images held out of the training images of the first draw. The test images are looked at once per
-draw. What the heads can be told apart by is the pooling alone: the features are the same.
+Each head (reduction, pooling, classifier) is trained by SGD; rate, or rate and weight decay, are chosen from the same
+number of values for each, on images held out of the training images of the first draw. The test images are looked at
+once per draw. What the heads can be told apart by is the pooling alone: the features are the same.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ import torch
 import yaml
 from compare_report import markdown, mcnemar, mean_per_class, spread
 from image_tensors import hold_out, packed, per_class
+from safetensors.torch import load_file, save_file
 from started import VARIABLE
 from timm import create_model
 from timm.layers import SelectAdaptivePool2d
@@ -60,8 +62,6 @@ def read_config(path: str) -> dict[str, Any]:
 @torch.inference_mode()
 def feature_maps(study: dict[str, Any], data_dir: str, cache: Path) -> Maps:
     """Feature maps of every image, from `cache` where they are there."""
-    from safetensors.torch import load_file, save_file
-
     data, shape = study["data"], study["input"]
     images, targets = packed(data_dir, "", data["pixels"], cache, data["exclude"])
     path = cache / f"maps-{Path(study['file']).stem}.safetensors"
@@ -81,10 +81,13 @@ def feature_maps(study: dict[str, Any], data_dir: str, cache: Path) -> Maps:
 
 
 class Head(nn.Module):
-    """Pooling and classifier on a feature map."""
+    """Pooling and classifier on a feature map; with `side`, on the map averaged to that many rows and columns."""
 
     def __init__(self, channels: int, classes: int, settings: dict[str, Any]) -> None:
         super().__init__()
+        settings = dict(settings)
+        side = settings.pop("side", None)
+        self.resize = nn.Identity() if side is None else nn.AdaptiveAvgPool2d(side)
         if settings.get("pool") == "avg":
             self.pool: Any = SelectAdaptivePool2d(pool_type="avg", flatten=True)
             width = channels
@@ -96,7 +99,7 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of feature maps."""
-        return self.fc(self.pool(x))
+        return self.fc(self.pool(self.resize(x)))
 
 
 def train_head(maps: Maps, rows: Tensor, settings: dict[str, Any], how: dict[str, Any], seed: int) -> Head:
@@ -131,8 +134,8 @@ def answers(head: Head, maps: Maps, rows: Tensor) -> list[bool]:
     return right
 
 
-def run_head(study: dict[str, Any], maps: Maps, name: str) -> dict[str, Any]:
-    """Tune one head on held-out images of the first draw, then train and test it on every draw."""
+def run_head(study: dict[str, Any], maps: Maps, name: str, save: Path | None = None) -> dict[str, Any]:
+    """Tune one head on held-out images of the first draw, then train and test it on every draw, and save the first."""
     settings = dict(study["heads"][name])
     grid = settings.pop("tune", study["tune"])
     how, seeds = study["train"], study["seeds"]
@@ -152,6 +155,10 @@ def run_head(study: dict[str, Any], maps: Maps, name: str) -> dict[str, Any]:
         rows, others = per_class(maps.targets, study["data"]["train_per_class"], seed)
         head = train_head(maps, rows, settings, {**how, **chosen}, seed)
         tests[str(seed)] = answers(head, maps, others)
+        if save and seed == seeds[0]:
+            save.mkdir(parents=True, exist_ok=True)
+            with replacing(save / f"{re.sub(r'[^a-z0-9]+', '_', name.lower())}.safetensors") as partial:
+                save_file(head.state_dict(), partial)
         print(name, "draw", seed, f"{100 * sum(tests[str(seed)]) / len(others):.2f}", flush=True)
     return {
         "trials": trials,
@@ -180,11 +187,11 @@ def tables(study: dict[str, Any], records: dict[str, Any], targets: Tensor) -> s
             ", ".join(f"{key} {value:g}" for key, value in record["chosen"].items()),
         ])  # fmt: skip
         trials += [
-            [name, *(f"{trial[key]:g}" for key in record["chosen"]), f"{trial['held_out']:.2f}"]
+            [name, ", ".join(f"{key} {trial[key]:g}" for key in record["chosen"]), f"{trial['held_out']:.2f}"]
             for trial in record["trials"]
         ]
     head = ["Head", "Test top-1", "Mean per class", f"Gain over {first}", f"Only it right : only {first}, p", "Chosen"]
-    return markdown(head, rows) + "\n" + markdown(["Head", "Rate", "Weight decay", "Held-out top-1"], trials)
+    return markdown(head, rows) + "\n" + markdown(["Head", "Trial", "Held-out top-1"], trials)
 
 
 def main() -> int:
@@ -195,6 +202,7 @@ def main() -> int:
     parser.add_argument("--weights", metavar="DIR", help="folder of the weights of the backbone")
     parser.add_argument("--cache", default="output/studies/frozen", metavar="DIR", help="folder of images and features")
     parser.add_argument("--docs", required=True, metavar="DIR", help="folder of record and tables")
+    parser.add_argument("--save", metavar="DIR", help="keep the heads of the first draw there")
     parser.add_argument("--heads", nargs="+", metavar="NAME", help="only these heads")
     args = parser.parse_args()
     if args.weights:
@@ -212,7 +220,7 @@ def main() -> int:
     records: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else {}
     for name in args.heads or study["heads"]:
         if name not in records:
-            records[name] = run_head(study, maps, name)
+            records[name] = run_head(study, maps, name, Path(args.save) if args.save else None)
             ordered = {head: records[head] for head in study["heads"] if head in records}
             write_text(record, json.dumps(ordered, indent=1) + "\n")
     ordered = {head: records[head] for head in study["heads"] if head in records}

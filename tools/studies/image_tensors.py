@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
@@ -47,10 +48,7 @@ def packed(data_dir: str | Path, split: str, pixels: int, cache: Path, exclude: 
         if split and not any((folder / name).is_dir() for name in _SPLITS[split]):
             names = " or ".join(f"{name}/" for name in _SPLITS[split])
             raise FileNotFoundError(f"{str(data_dir)!r} has no {names}: the study needs train/ and val/.")
-        try:
-            dataset = create_dataset("", root=str(folder), split=split, class_map=_class_map(folder / split, exclude))
-        except RuntimeError as error:  # timm's, when it finds no image
-            raise ValueError(f"{str(folder / split)!r} has no images in folders of classes.") from error
+        dataset = _image_folder(folder, split, exclude)
         images = torch.empty((len(dataset), 3, pixels, pixels), dtype=torch.uint8)
         targets = torch.empty(len(dataset), dtype=torch.int64)
         for index in tqdm(range(len(dataset)), desc=f"pack {split}", disable=None):
@@ -65,6 +63,13 @@ def packed(data_dir: str | Path, split: str, pixels: int, cache: Path, exclude: 
             save_file({"images": images, "targets": targets}, partial)
     tensors = load_file(path)
     return tensors["images"], tensors["targets"]
+
+
+def _image_folder(folder: Path, split: str, exclude: Sequence[str]) -> Any:
+    try:
+        return create_dataset("", root=str(folder), split=split, class_map=_class_map(folder / split, exclude))
+    except RuntimeError as error:  # timm's, when it finds no image
+        raise ValueError(f"{str(folder / split)!r} has no images in folders of classes.") from error
 
 
 def _class_map(folder: Path, exclude: Sequence[str]) -> dict[str, int] | None:
@@ -95,6 +100,21 @@ def per_class(targets: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
             )
         chosen[members[torch.randperm(len(members), generator=generator)[:count]]] = True
     return chosen.nonzero()[:, 0], (~chosen).nonzero()[:, 0]
+
+
+def files_to_test(data_dir: str | Path, count: int, exclude: Sequence[str], seed: int) -> list[Path]:
+    """The test images of such a draw from a folder, as files; the folder that each is in is its class.
+
+    Raises:
+        FileNotFoundError: No such folder.
+        ValueError: It has no images, or a class has no image beyond these.
+    """
+    if not Path(data_dir).is_dir():
+        raise FileNotFoundError(f"no folder {str(data_dir)!r}: give the data set's folder with --data-dir.")
+    dataset = _image_folder(Path(data_dir), "", exclude)
+    targets = torch.tensor([target for _, target in dataset.reader.samples])
+    _, test = per_class(targets, count, seed)
+    return [Path(dataset.filename(index, absolute=True)) for index in test.tolist()]
 
 
 def study_images(

@@ -33,8 +33,9 @@ def test_a_dead_link_fails(tmp_path, link, told):
     root = tmp_path / "checkout"
     (root / "docs").mkdir(parents=True)
     (root / "tools").mkdir()
+    (root / "samples" / "photos").mkdir(parents=True)
     (root / "tools" / "site").symlink_to(ROOT / "tools" / "site")
-    for name in ("README.md", "MODEL_CARDS.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("README.md", "samples/photos/README.md", "MODEL_CARDS.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         (root / name).write_text("# Page\n", encoding="utf-8")
     for page in (ROOT / "docs").rglob("*"):
         if page.is_file():

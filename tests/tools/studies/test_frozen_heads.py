@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from toy_images import image_folder
 
 TOOLS = Path(__file__).parents[3] / "tools" / "studies"
@@ -44,13 +45,14 @@ def test_a_study(tool, tmp_path, monkeypatch, capsys):
     image_folder(tmp_path / "both", train=8, size=40)
     (tmp_path / "both" / "train").rename(tmp_path / "images")
     assert run(tool, monkeypatch, tmp_path, STUDY, "--heads", "GAP") == 0
-    assert run(tool, monkeypatch, tmp_path, STUDY) == 0
+    assert run(tool, monkeypatch, tmp_path, STUDY, "--save", tmp_path / "heads") == 0
+    assert {"fc.weight", "fc.bias"} <= set(load_file(tmp_path / "heads" / "gcp.safetensors"))
     assert capsys.readouterr().out.count("GAP draw 0") == 1  # what is there is not trained again
     records = json.loads((tmp_path / "docs" / "toy.json").read_text())
     assert list(records) == ["GAP", "GCP"] and len(records["GCP"]["trials"]) == 2
     assert {len(line) for line in records["GCP"]["right"].values()} == {8}
     page = (tmp_path / "docs" / "toy.md").read_text()
-    assert "| GCP |" in page and page.count("| GAP | 0.01 |") == 1
+    assert "| GCP |" in page and page.count("| GAP | lr 0.01") == 1
 
 
 def test_features_are_those_of_the_crop_and_its_mirror(tool, tmp_path, monkeypatch):
