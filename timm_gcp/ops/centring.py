@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from timm_gcp.ops.constants import constant
+
 
 def centre(x: Tensor) -> Tensor:
     """Subtract the mean over positions: `(B, D, N)` -> `(B, D, N)`.
@@ -49,8 +51,14 @@ def project_adjoint(grad: Tensor, positions: int) -> Tensor:
 
     It acts on rows, so that of a product of matrices it may be applied to the last, smaller factor.
     """
-    total = grad.sum(-1, keepdim=True)
-    return torch.cat((total * positions**-0.5, grad - total * _reflection(positions)), -1)
+    return torch.matmul(grad, constant(_reflected_axes, grad, positions))
+
+
+def _reflected_axes(positions: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Rows 1 … N − 1 of the reflection, `(N − 1, N)`: an orthonormal basis of what is orthogonal to the ones."""
+    first = torch.full((positions - 1, 1), positions**-0.5, dtype=torch.float64)
+    rest = torch.eye(positions - 1, dtype=torch.float64) - _reflection(positions)
+    return torch.cat((first, rest), 1).to(device, dtype)
 
 
 def _reflection(positions: int) -> float:
@@ -71,9 +79,10 @@ def peak_scale(x: Tensor, fewer: bool, peak: Tensor | None = None) -> tuple[Tens
     shifted = x[..., 1:] - x[..., :1] if fewer else x - x[..., :1]
     if peak is None:
         peak = torch.maximum(shifted.amax(dim=(1, 2), keepdim=True), -shifted.amin(dim=(1, 2), keepdim=True))
-    shifted.mul_(1 / _divisor(peak))
+    tiny = torch.finfo(peak.dtype).tiny  # a constant sample stays zero
+    shifted.mul_(peak.clamp_min(tiny).reciprocal_())
     if fewer:
-        return shifted.sub_(shifted.sum(-1, keepdim=True).mul_(_reflection(x.shape[-1]))), peak
+        return shifted.sub_(shifted.sum(-1, keepdim=True), alpha=_reflection(x.shape[-1])), peak
     return shifted.sub_(shifted.mean(-1, keepdim=True)), peak
 
 
@@ -81,15 +90,18 @@ def recorded_peak_scale(x: Tensor, fewer: bool) -> tuple[Tensor, Tensor]:
     """`peak_scale` in operations that autograd and graph captures record; the peak takes no gradient."""
     xc = project(x) if fewer else centre(x)
     peak = xc.detach().abs().amax(dim=(1, 2), keepdim=True)
-    return xc / _divisor(peak), peak
+    return xc / torch.where(peak == 0, torch.full_like(peak, float("inf")), peak), peak
 
 
-def _divisor(peak: Tensor) -> Tensor:
-    """The peak, infinite in place of zero: a constant sample stays zero."""
-    return torch.where(peak == 0, torch.full_like(peak, float("inf")), peak)
+def square_norm(side: Tensor) -> Tensor:
+    """‖X‖² `(B, 1, 1)` of scaled features X from their XᵀX or X Xᵀ; tiny, not zero, for a constant sample.
+
+    For code that autograd does not record.
+    """
+    return side.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None].clamp_min(torch.finfo(side.dtype).tiny)
 
 
-def square_norm(side: Tensor, peak: Tensor) -> Tensor:
-    """‖X‖² `(B, 1, 1)` of scaled features X from their XᵀX or X Xᵀ; one for a constant sample, whose peak is zero."""
+def recorded_square_norm(side: Tensor, peak: Tensor) -> Tensor:
+    """`square_norm` for code that is differentiated: one for a constant sample, whose peak is zero."""
     trace = side.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
     return torch.where(peak == 0, torch.ones_like(trace), trace)

@@ -28,12 +28,6 @@ def add_identity_(a: Tensor, value: float) -> Tensor:
     return a
 
 
-def add_to_diagonal(a: Tensor, value: Tensor) -> Tensor:
-    """`a + value·I` for `(B, n, n)` and `(B,)`, as a new tensor that autograd may record."""
-    diagonal = a.diagonal(dim1=-2, dim2=-1) + value[:, None]
-    return torch.diagonal_scatter(a, diagonal, dim1=-2, dim2=-1)
-
-
 def product(
     a: Tensor,
     b: Tensor,

@@ -15,8 +15,8 @@ def widen(x: Tensor) -> Tensor:
 
 
 def autocast_off(device: torch.device) -> AbstractContextManager:
-    """Switch autocast off for `device`; nothing on devices without it (meta)."""
-    if not torch.amp.is_autocast_available(device.type):
+    """Switch autocast off for `device`; nothing where it is off, or on devices without it (meta)."""
+    if not torch.amp.is_autocast_available(device.type) or not torch.is_autocast_enabled(device.type):
         return contextlib.nullcontext()
     return torch.autocast(device.type, enabled=False)
 

@@ -19,56 +19,74 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timm_gcp.ops.centring import fewer_columns, peak_scale, project_adjoint, recorded_peak_scale, square_norm
-from timm_gcp.ops.newton_schulz import (
-    add_identity_,
-    add_product_,
-    add_to_diagonal,
-    inverse_root,
-    next_residual,
-    product,
-    root,
+from timm_gcp.ops.centring import (
+    fewer_columns,
+    peak_scale,
+    project_adjoint,
+    recorded_peak_scale,
+    recorded_square_norm,
+    square_norm,
 )
+from timm_gcp.ops.constants import identity
+from timm_gcp.ops.newton_schulz import add_product_, inverse_root, next_residual, product, root
 from timm_gcp.ops.precision import autocast_off
 from timm_gcp.ops.triangle import gather_triangle, product_triangle, twice_symmetric
+
+# Numbers in a batch of features up to which the calls of operations cost more than their work (one to four images of
+# 7×7 positions and 256 channels): fewer operations are then worth more than fewer bytes.
+SMALL = 2**16
 
 Low = str | None  # how the factors of n×n products are rounded (`low_precision`), None for not at all
 
 
 def _first_iterate(a: Tensor, residual: Tensor, gram: bool, low: Low) -> Tensor:
-    return add_identity_(0.5 * residual, 1.0) if gram else product(a, residual, low, a, alpha=0.5)
+    return torch.add(identity(a), residual, alpha=0.5) if gram else product(a, residual, low, a, alpha=0.5)
 
 
-def _recursion(a: Tensor, n_iter: int, gram: bool, low: Low = None) -> tuple[list[Tensor], Tensor]:
-    """Residuals R₁ … R_{K−1} and the last iterate W_K of the recursion in `newton_schulz`, from the small side `a`."""
-    residual = add_identity_(-a, 1.0)
-    iterate = _first_iterate(a, residual, gram, low)
+def _recursion(
+    a: Tensor, n_iter: int, gram: bool, low: Low = None, keep: bool = False
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Residuals R₁ … R_{K−1} of the recursion in `newton_schulz` from the small side `a`, and its last iterate W_K.
+
+    With `keep` the second list holds all iterates W₁ … W_K.
+    """
+    residual = identity(a) - a
+    iterates = [_first_iterate(a, residual, gram, low)]
     residuals = []
     for _ in range(n_iter - 1):
         residual = next_residual(residual, low)
         residuals.append(residual)
-        iterate = product(iterate, residual, low, iterate, alpha=0.5)
-    return residuals, iterate
+        iterate = product(iterates[-1], residual, low, iterates[-1], alpha=0.5)
+        iterates = [*iterates, iterate] if keep else [iterate]
+    return residuals, iterates
 
 
 def _tangent(
-    direction: Tensor, a: Tensor, residuals: Sequence[Tensor], gram: bool, low: Low = None
+    direction: Tensor,
+    a: Tensor,
+    residuals: Sequence[Tensor],
+    gram: bool,
+    low: Low = None,
+    iterates: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Derivative of W_K in the symmetric `direction` of `a` (also the adjoint applied to it), and W_K."""
-    r, r_dot = add_identity_(-a, 1.0), -direction
-    w = _first_iterate(a, r, gram, low)
+    """Derivative of W_K in the symmetric `direction` of `a` (also the adjoint applied to it), and W_K.
+
+    The iterates W₁ … W_K are made again where they are not given.
+    """
+    r, r_dot = identity(a) - a, -direction
+    w = iterates[0] if iterates else _first_iterate(a, r, gram, low)
     if gram:
         w_dot = 0.5 * r_dot
     else:
         cross = product(a, direction, low)
         w_dot = 1.5 * direction - 0.5 * (cross + cross.mT)
-    for r_next in residuals:
+    for k, r_next in enumerate(residuals, 1):
         m = product(r, r_dot, low)
         v = add_product_(m, torch.add(m.mT, m, alpha=0.5), r, low, beta=0.75, alpha=0.25)
         r_dot = v + v.mT
         # The tangent of a product of two functions of one matrix is symmetric as it stands.
         w_dot = add_product_(product(w_dot, r_next, low, w_dot, alpha=0.5), w, r_dot, low, alpha=0.5)
-        w = product(w, r_next, low, w, alpha=0.5)
+        w = iterates[k] if iterates else product(w, r_next, low, w, alpha=0.5)
         r = r_next
     return w_dot, w
 
@@ -86,10 +104,17 @@ def _small_side(scaled: Tensor, gram: bool) -> Tensor:
     return torch.bmm(scaled.mT, scaled) if gram else torch.bmm(scaled, scaled.mT)
 
 
-def _unit_trace(scaled: Tensor, peak: Tensor, gram: bool) -> tuple[Tensor, Tensor]:
-    """The smaller side divided by its trace, and the trace `(B, 1, 1)`, one for a constant sample."""
+def _unit_trace(scaled: Tensor, gram: bool) -> tuple[Tensor, Tensor]:
+    """The smaller side divided by its trace, and the trace `(B, 1, 1)`."""
     side = _small_side(scaled, gram)
-    trace = square_norm(side, peak)
+    trace = square_norm(side)
+    return side.div_(trace), trace
+
+
+def _recorded_unit_trace(scaled: Tensor, peak: Tensor, gram: bool) -> tuple[Tensor, Tensor]:
+    """`_unit_trace` for code that is differentiated."""
+    side = _small_side(scaled, gram)
+    trace = recorded_square_norm(side, peak)
     return side / trace, trace
 
 
@@ -102,7 +127,7 @@ def _value_scale(peak: Tensor, trace: Tensor, positions: int, gram: bool) -> Ten
 def compose(x: Tensor, n_iter: int, gram: bool, low: str | None = None) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)` with autograd's own backward: the form for export and for TorchScript."""
     scaled, peak = recorded_peak_scale(x, fewer=False)
-    side, trace = _unit_trace(scaled, peak, gram)
+    side, trace = _recorded_unit_trace(scaled, peak, gram)
     factor = _value_scale(peak, trace, x.shape[-1], gram)
     if gram:
         return gather_triangle(torch.bmm(torch.bmm(scaled, inverse_root(side, n_iter, low) * factor), scaled.mT))
@@ -118,6 +143,7 @@ def _gradient(
     positions: int,
     gram: bool,
     low: Low = None,
+    iterates: Sequence[Tensor] = (),
 ) -> Tensor:
     """Gradient `(B, D, N)`; every scale, and the way back from N − 1 columns, is applied on the smaller side."""
     sym = twice_symmetric(grad, scaled.shape[1])
@@ -125,21 +151,25 @@ def _gradient(
     if gram:
         p = torch.bmm(scaled.mT, sym).mT  # S X, in the layout that is the faster product
         inner = torch.bmm(scaled.mT, p).div_(trace)
-        d_side, last = _tangent(inner, side, residuals, gram, low)
-        slope = -0.5 * (inner * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
-        right, left = add_to_diagonal(d_side, slope) * factor, last * factor
+        d_side, last = _tangent(inner, side, residuals, gram, low, iterates)
+        right, left = _with_slope(d_side, side, inner * last, -0.5) * factor, last * factor
         if scaled.shape[-1] < positions:
             right, left = project_adjoint(right, positions), project_adjoint(left, positions)
         return add_product_(torch.bmm(p, left), scaled, right)
     d_side, last = _tangent(sym, side, residuals, gram, low)
-    slope = 0.5 * (sym * last).sum((-2, -1)) - (d_side * side).sum((-2, -1))
-    return torch.bmm(add_to_diagonal(d_side, slope) * factor, scaled)
+    return torch.bmm(_with_slope(d_side, side, sym * last, 0.5) * factor, scaled)
+
+
+def _with_slope(d_side: Tensor, side: Tensor, product: Tensor, alpha: float) -> Tensor:
+    """`d_side` plus the derivative through the trace, (alpha·Σ product − Σ d_side·side) per sample, on its diagonal."""
+    slope = product.addcmul_(d_side, side, value=-1 / alpha).sum((-2, -1), keepdim=True)
+    return torch.addcmul(d_side, identity(d_side), slope, value=alpha)
 
 
 def product_gradient(grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> Tensor:
     """Gradient `(B, D, N)` computed from the variables alone by differentiable products."""
     scaled, peak = recorded_peak_scale(x, _fewer(x, gram))
-    side, trace = _unit_trace(scaled, peak, gram)
+    side, trace = _recorded_unit_trace(scaled, peak, gram)
     residuals, _ = _recursion(side, n_iter, gram)
     return _gradient(grad, scaled, side, trace, residuals, x.shape[-1], gram)
 
@@ -152,12 +182,22 @@ def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int
 
 def product_value(x: Tensor, n_iter: int, gram: bool, low: Low = None) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)`, keeping nothing: the form for inference."""
+    return _forward(x, n_iter, gram, low)[0]
+
+
+def _forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]:
+    """Value, peak, trace, the residuals, and what else `ProductPool` keeps, as its docstring says."""
     scaled, peak = peak_scale(x, _fewer(x, gram))
-    side, trace = _unit_trace(scaled, peak, gram)
+    side, trace = _unit_trace(scaled, gram)
+    small = gram and x.numel() <= SMALL
+    residuals, iterates = _recursion(side, n_iter, gram, low, keep=small)
     factor = _value_scale(peak, trace, x.shape[-1], gram)
-    if gram:
-        return product_triangle(torch.bmm(scaled, inverse_root(side, n_iter, low) * factor), scaled)
-    return gather_triangle(root(side, n_iter, low)) * factor.flatten(1)
+    if not gram:
+        return (gather_triangle(iterates[-1]) * factor.flatten(1), peak, trace, *residuals, side)
+    value = product_triangle(torch.bmm(scaled, iterates[-1] * factor), scaled)
+    if small:
+        return (value, peak, trace, *residuals, scaled, side, *iterates)
+    return (value, peak, trace, *residuals, *([scaled] if _keeps_features(x, n_iter) else []))
 
 
 class ProductPool(torch.autograd.Function):
@@ -172,7 +212,8 @@ class ProductPool(torch.autograd.Function):
     On the N×N side n is N − 1 where `fewer_columns` says so: centred features have rank N − 1 at most.
 
     Saved: the input, its peak and trace, and the residuals R₁ … R_{K−1}; on the N×N side the scaled features where they
-    are no larger than the residuals; on the D×D side the covariance, which is expensive to rebuild.
+    are no larger than the residuals; on the D×D side the covariance, which is expensive to rebuild. Of a batch of no
+    more than `SMALL` numbers, on the N×N side, the scaled features, XᵀX and all iterates: nothing is made again.
     """
 
     generate_vmap_rule = True
@@ -180,14 +221,7 @@ class ProductPool(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]:
         """Value, then what backward needs."""
-        scaled, peak = peak_scale(x, _fewer(x, gram))
-        side, trace = _unit_trace(scaled, peak, gram)
-        residuals, last = _recursion(side, n_iter, gram, low)
-        factor = _value_scale(peak, trace, x.shape[-1], gram)
-        if gram:
-            value = product_triangle(torch.bmm(scaled, last * factor), scaled)
-            return (value, peak, trace, *residuals, *([scaled] if _keeps_features(x, n_iter) else []))
-        return (gather_triangle(last) * factor.flatten(1), peak, trace, *residuals, side)
+        return _forward(x, n_iter, gram, low)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -203,8 +237,9 @@ class ProductPool(torch.autograd.Function):
         if grad is None:
             return None, None, None, None
         with autocast_off(grad.device):  # a backward may run inside the caller's autocast region
-            gradient = ProductPoolGradient.apply(grad, *ctx.saved_tensors, ctx.n_iter, ctx.gram, ctx.low)
-        return gradient, None, None, None
+            once = not torch.is_grad_enabled()  # no derivative of it is asked for, which spares a node
+            gradient = ProductPoolGradient.forward if once else ProductPoolGradient.apply
+            return gradient(grad, *ctx.saved_tensors, ctx.n_iter, ctx.gram, ctx.low), None, None, None
 
 
 class ProductPoolGradient(torch.autograd.Function):
@@ -216,10 +251,13 @@ class ProductPoolGradient(torch.autograd.Function):
     def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
         """Gradient from the saved residuals."""
         peak, trace, *saved, n_iter, gram, low = rest
-        kept = gram and _keeps_features(x, n_iter)
-        scaled = saved[-1] if kept else peak_scale(x, _fewer(x, gram), peak)[0]
-        side = _small_side(scaled, gram) / trace if gram else saved[-1]
-        return _gradient(grad, scaled, side, trace, saved[: n_iter - 1], x.shape[-1], gram, low)
+        residuals, kept = saved[: n_iter - 1], saved[n_iter - 1 :]
+        if not gram:
+            scaled, side = peak_scale(x, False, peak)[0], kept[0]
+        else:
+            scaled = kept[0] if kept else peak_scale(x, _fewer(x, gram), peak)[0]
+            side = kept[1] if len(kept) > 1 else _small_side(scaled, gram).div_(trace)
+        return _gradient(grad, scaled, side, trace, residuals, x.shape[-1], gram, low, kept[2:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from timm_gcp.ops.centring import recorded_peak_scale, square_norm
+from timm_gcp.ops.centring import recorded_peak_scale, recorded_square_norm
 from timm_gcp.ops.newton_schulz import inverse_root
 from timm_gcp.ops.triangle import gather_triangle
 
@@ -87,7 +87,7 @@ def sparse_inverse(x: Tensor, options: Isice) -> Tensor:
     """
     scaled, peak = recorded_peak_scale(x, fewer=False)
     product = torch.bmm(scaled, scaled.mT)
-    trace = square_norm(product, peak)
+    trace = recorded_square_norm(product, peak)
     usable = torch.isfinite(trace) & (peak > 0)
     even = torch.eye(x.shape[1], dtype=x.dtype, device=x.device) / x.shape[1]
     covariance = torch.where(usable, product / trace, even)

@@ -61,7 +61,7 @@ class SpectralPool(torch.autograd.Function):
         """Value, and what backward needs: peak, trace, eigenvalues, eigenvectors, and V or, on the D×D side, X."""
         scaled, peak = peak_scale(x, fewer=False)
         side = torch.bmm(scaled.mT, scaled) if gram else torch.bmm(scaled, scaled.mT)
-        trace = square_norm(side, peak)
+        trace = square_norm(side)
         unit, factor, _ = _scales(peak, trace, x.shape[-1], fn.degree)
         lam, u = batched_eigh(side)
         lam = lam * unit.flatten(1)

@@ -5,15 +5,18 @@ Indices are made once per size and device. Each has at most D² entries, whateve
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from timm_gcp.ops.constants import is_plain, kept
+
 # Rows per block of `product_triangle`: blocks skip most of the lower triangle and still fill a matrix product.
 BLOCK = 64
+
+# Entries `B·D²` up to which one product and one gather take less than those of the blocks.
+WHOLE_MAX_ENTRIES = 2**18
 
 
 def triangle_size(dim: int) -> int:
@@ -34,17 +37,9 @@ def _mirror_index(dim: int, device: torch.device) -> Tensor:
     return (low * dim - low * (low + 1) // 2 + high).flatten()
 
 
-@functools.lru_cache(maxsize=128)
-def _kept(make: Callable[..., Tensor], *args: Any) -> Tensor:
-    with torch.inference_mode(False):
-        return make(*args)
-
-
 def _index(make: Callable[..., Tensor], like: Tensor, *sizes: int) -> Tensor:
-    """Index from the cache; made anew in a graph capture and for tensor subclasses, fake ones must not stay."""
-    if torch.compiler.is_compiling() or type(like) is not Tensor:
-        return make(*sizes, like.device)
-    return _kept(make, *sizes, like.device)
+    """Index for the device of `like`, from the cache where that is possible."""
+    return kept(make, *sizes, like.device) if is_plain(like) else make(*sizes, like.device)
 
 
 def _take(flat: Tensor, index: Tensor) -> Tensor:
@@ -64,7 +59,8 @@ def gather_triangle(a: Tensor) -> Tensor:
 def product_triangle(a: Tensor, b: Tensor) -> Tensor:
     """Upper triangle of `a bᵀ` for `(B, D, n)` each, in row blocks that start at the diagonal: `(B, D(D+1)/2)`."""
     dim = a.shape[1]
-    if dim <= 2 * BLOCK:  # two blocks save a quarter of the product, less than their handling costs
+    # Two blocks save a quarter of the product, less than their handling costs.
+    if dim <= 2 * BLOCK or a.shape[0] * dim * dim <= WHOLE_MAX_ENTRIES:
         return _take(torch.bmm(a, b.mT).flatten(1), _index(_upper_index, a, dim, dim))
     parts = []
     for start in range(0, dim, BLOCK):
