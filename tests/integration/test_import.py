@@ -39,8 +39,9 @@ MODELS = {
 # From the bottom up: a module of the import path may import those of earlier lines and of its own only.
 LAYERS = [
     ["common", "common.messages", "common.data_config", "common.program"],
-    [f"ops{name}" for name in ("", ".choice", ".centring", ".eigh", ".precision", ".triangle")],
-    ["ops.low_precision", "ops.newton_schulz"],
+    ["ops", "ops.choice", "ops.constants", "ops.precision"],
+    ["ops.centring", "ops.eigh", "ops.low_precision", "ops.triangle"],
+    ["ops.newton_schulz"],
     ["ops.scalar_functions"],
     ["ops.features", "ops.onnx_refusal", "ops.signed_sqrt", "ops.width"],
     ["ops.products", "ops.spectral", "ops.scalar_check", "ops.dropcov", "ops.sparse_inverse", "ops.singular_power"],
