@@ -32,6 +32,7 @@ PAPER = {
     "resnet101_gcp": (51.31, 9.90),
 }
 PAPER_KWARGS = {"reduce_dim": (256, 128)}
+_COUNTED = 128  # images whose multiply-adds are counted
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,16 @@ def count_macs(model: nn.Module, size: tuple[int, int, int]) -> int:
     """Multiply-adds of one image in inference, by torch's flop counter.
 
     Counted on the meta device: nothing is computed, and Newton–Schulz runs as matrix products, as on a GPU (a CPU may
-    run it by an eigendecomposition, which the counter would miss).
+    run it by an eigendecomposition, which the counter would miss). Counted as a share of a batch: for a few images the
+    pooling does products whole of which it skips blocks in a batch, since fewer calls then save more than less work.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
     shadow = copy.deepcopy(model).to("meta").eval()
-    image = torch.zeros(1, *size, device="meta", dtype=next(shadow.parameters()).dtype)
+    images = torch.zeros(_COUNTED, *size, device="meta", dtype=next(shadow.parameters()).dtype)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        shadow(image)
-    return counter.get_total_flops() // 2
+        shadow(images)
+    return counter.get_total_flops() // (2 * _COUNTED)
 
 
 def time_steps(

@@ -30,7 +30,6 @@ from timm_gcp.common.files import write_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 CLASSES, DIM, SIZE = 10, 16, 224
-OWN = {"gcp", "registered", "swapped"}  # timm's names for the modules of this package's own models
 # Words of timm's names from small to large; a name without any of them stands in the middle.
 _SIZES = (
     "test",
@@ -83,8 +82,8 @@ class Failed(Exception):
 
 
 def families() -> list[str]:
-    """timm's families, without this package's."""
-    return sorted(set(timm.list_modules()) - OWN)
+    """timm's families, without those of other packages and modules."""
+    return sorted(name for name in timm.list_modules() if f"timm.models.{name}" in sys.modules)
 
 
 def small_models(family: str) -> list[str]:
