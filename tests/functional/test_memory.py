@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from bench_common import PeakBytes
 from pooling_oracles import features
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -121,3 +122,17 @@ def test_scaled_features_are_kept_of_a_small_batch():
     """So that backward needs fewer operations: 128 channels would else be made again."""
     saved = saved_shapes(features(2, 128, 16, dtype=torch.float32), form="products", side="gram")
     assert saved.count((2, 128, 16)) == 2
+
+
+@pytest.mark.parametrize(("dim", "positions"), [(64, 40), (24, 60)])
+def test_inference_holds_no_list_of_iterates(dim, positions):
+    """More steps take more memory where a gradient is wanted, and none more in inference."""
+
+    def peak(n_iter: int, wanted: bool) -> int:
+        x = features(64, dim, positions, dtype=torch.float32).requires_grad_(wanted)
+        with PeakBytes() as mode:
+            global_cov_pool(x, n_iter=n_iter, form="products")
+        return mode.peak
+
+    assert peak(9, False) == peak(4, False)
+    assert peak(9, True) > peak(4, True)

@@ -160,9 +160,12 @@ def _gradient(
     return torch.bmm(_with_slope(d_side, side, sym * last, 0.5) * factor, scaled)
 
 
-def _with_slope(d_side: Tensor, side: Tensor, product: Tensor, alpha: float) -> Tensor:
-    """`d_side` plus the derivative through the trace, (alpha·Σ product − Σ d_side·side) per sample, on its diagonal."""
-    slope = product.addcmul_(d_side, side, value=-1 / alpha).sum((-2, -1), keepdim=True)
+def _with_slope(d_side: Tensor, side: Tensor, terms: Tensor, alpha: float) -> Tensor:
+    """`d_side` plus the derivative through the trace, (alpha·Σ terms − Σ d_side·side) per sample, on its diagonal.
+
+    `terms` is overwritten.
+    """
+    slope = terms.addcmul_(d_side, side, value=-1 / alpha).sum((-2, -1), keepdim=True)
     return torch.addcmul(d_side, identity(d_side), slope, value=alpha)
 
 
@@ -182,7 +185,18 @@ def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int
 
 def product_value(x: Tensor, n_iter: int, gram: bool, low: Low = None) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)`, keeping nothing: the form for inference."""
-    return _forward(x, n_iter, gram, low)[0]
+    scaled, peak = peak_scale(x, _fewer(x, gram))
+    side, trace = _unit_trace(scaled, gram)
+    last = inverse_root(side, n_iter, low) if gram else root(side, n_iter, low)
+    return _value(scaled, last, peak, trace, x.shape[-1], gram)
+
+
+def _value(scaled: Tensor, last: Tensor, peak: Tensor, trace: Tensor, positions: int, gram: bool) -> Tensor:
+    """The value from scaled features and the last iterate of their smaller side."""
+    factor = _value_scale(peak, trace, positions, gram)
+    if gram:
+        return product_triangle(torch.bmm(scaled, last * factor), scaled)
+    return gather_triangle(last) * factor.flatten(1)
 
 
 def _forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]:
@@ -191,10 +205,9 @@ def _forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]
     side, trace = _unit_trace(scaled, gram)
     small = gram and x.numel() <= SMALL
     residuals, iterates = _recursion(side, n_iter, gram, low, keep=small)
-    factor = _value_scale(peak, trace, x.shape[-1], gram)
+    value = _value(scaled, iterates[-1], peak, trace, x.shape[-1], gram)
     if not gram:
-        return (gather_triangle(iterates[-1]) * factor.flatten(1), peak, trace, *residuals, side)
-    value = product_triangle(torch.bmm(scaled, iterates[-1] * factor), scaled)
+        return (value, peak, trace, *residuals, side)
     if small:
         return (value, peak, trace, *residuals, scaled, side, *iterates)
     return (value, peak, trace, *residuals, *([scaled] if _keeps_features(x, n_iter) else []))
