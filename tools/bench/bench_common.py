@@ -43,7 +43,7 @@ def interleaved(runs: dict[str, Callable[[], Any]], rounds: int, device: torch.d
 def product_rate(device: torch.device, dtype: torch.dtype = torch.float32, size: int = 2048) -> float:
     """Floating-point operations a second of one large matrix product, the best of 5."""
     a = torch.randn(size, size, device=device, dtype=dtype)
-    best = min(_seconds(lambda: a @ a, device) for _ in range(5))
+    best = min(seconds_of(lambda: a @ a, device) for _ in range(5))
     return 2 * size**3 / best
 
 
@@ -51,11 +51,12 @@ def copy_rate(device: torch.device, megabytes: int = 256) -> float:
     """Bytes a second read and written by one large copy, the best of 5."""
     a = torch.empty(megabytes * 2**18, device=device)
     b = torch.empty_like(a)
-    best = min(_seconds(lambda: b.copy_(a), device) for _ in range(5))
+    best = min(seconds_of(lambda: b.copy_(a), device) for _ in range(5))
     return 2 * a.numel() * a.element_size() / best
 
 
-def _seconds(run: Callable[[], Any], device: torch.device) -> float:
+def seconds_of(run: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of one call, kernels included."""
     synchronize(device)
     start = time.perf_counter()
     run()
@@ -193,7 +194,7 @@ def alone(run: Callable[[], Any], rounds: int, device: torch.device) -> Alone:
         torch.set_num_threads(used)
         for _ in range(rounds + WARM_UP):
             args, kwargs = tree_map(_copied, mode.first[key])
-            times.append(_seconds(lambda f=func, a=args, k=kwargs: f(*a, **k), device))
+            times.append(seconds_of(lambda f=func, a=args, k=kwargs: f(*a, **k), device))
         torch.set_num_threads(threads)
         milliseconds = 1e3 * count * statistics.median(times[WARM_UP:])
         total += milliseconds

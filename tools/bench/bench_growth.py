@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from bench_common import interleaved, machine, markdown, saved_bytes, synchronize, write_csv
-from bench_modes import device_of, write_text
+from bench_common import both, interleaved, machine, markdown, saved_bytes, seconds_of, write_csv
+from bench_modes import device_of
 from reference_pooling import reference_pool
 from torch import Tensor
 
+from timm_gcp.common.files import write_text
 from timm_gcp.functional import global_cov_pool
 from timm_gcp.ops.choice import choose_form, use_gram
 
@@ -104,14 +104,10 @@ def point(sweep: Sweep, size: Size, stopped: dict[str, str], args: Any) -> dict[
     for name, pool in POOLS.items():
         if name not in left:
             grad = torch.randn_like(pool(x.detach()))
-            runs[name] = lambda pool=pool, grad=grad: torch.autograd.grad(pool(x), x, grad)
-            synchronize(args.device)
-            start = time.perf_counter()
-            runs[name]()
-            synchronize(args.device)
-            if (seconds := time.perf_counter() - start) > args.max_seconds:
-                stopped[name] = f"a smaller size took {seconds:.3g} s, more than {args.max_seconds:g}"
-                left[name] = f"{seconds:.3g} s, more than {args.max_seconds:g}"
+            runs[name] = both(pool, x, grad)
+            if (took := seconds_of(runs[name], args.device)) > args.max_seconds:
+                stopped[name] = f"a smaller size took {took:.3g} s, more than {args.max_seconds:g}"
+                left[name] = f"{took:.3g} s, more than {args.max_seconds:g}"
                 del runs[name]
     title = f"{sweep.name}: {size.batch}, {size.dim}, {size.side}×{size.side}"
     times = interleaved(runs, args.rounds, args.device, title) if runs else {}

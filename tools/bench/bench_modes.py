@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from bench_common import WARM_UP, markdown, write_csv
 
+from timm_gcp.common.files import write_text
+
 PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 WORDS = (*PRECISIONS, "channels_last", "compiled", "graphs")
 
@@ -170,10 +172,3 @@ def collect(jobs: Iterable[Job], name: str, about: str, args: Any) -> list[dict[
         raise SystemExit(f"No row was measured: {'; '.join(left) or 'none was asked for'}.")
     print(text)
     return rows
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` at once."""
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

@@ -29,7 +29,7 @@ from typing import Any
 
 import timm
 import torch
-from bench_common import copy_rate, machine, markdown, product_rate, synchronize, write_csv
+from bench_common import copy_rate, machine, markdown, product_rate, seconds_of, synchronize, write_csv
 from bench_models import label_of, models_of
 from bench_modes import device_of
 from performance_page import read
@@ -38,6 +38,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 import timm_gcp  # noqa: F401
+from timm_gcp.common.files import write_text
 
 HEAD = tuple(f"{part} {way}" for part in ("reduction", "pooling", "classifier") for way in ("forward", "backward"))
 UPDATES: dict[str, dict[str, Any]] = {"update": {}, "fused update": {"fused": True}}
@@ -147,11 +148,7 @@ def new_memory(like: Tensor, rounds: int = 5) -> float:
             "fresh": lambda: torch.empty_like(like).fill_(1.0),
             "there": lambda: there.fill_(1.0),
         }.items():
-            synchronize(like.device)
-            start = time.perf_counter()
-            run()
-            synchronize(like.device)
-            times[name].append(1e3 * (time.perf_counter() - start))
+            times[name].append(1e3 * seconds_of(run, like.device))
     return statistics.median(times["fresh"]) - statistics.median(times["there"])
 
 
@@ -258,7 +255,7 @@ def main() -> int:
         rows = [r for r in rows if (r["model"], r["allocator"]) != (row["model"], row["allocator"])] + [row]
         write_csv(path, rows)
         text = f"{machine(args.device)}; batch {args.batch_size}; ms a step, medians\n\n{table(rows)}"
-        path.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
+        write_text(path.with_suffix(".md"), text + "\n")
         print(table([row]), flush=True)
     return 0
 

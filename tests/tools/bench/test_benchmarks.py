@@ -47,7 +47,7 @@ def test_peak_bytes():
 def test_operations_are_counted_by_kind_and_timed_alone(monkeypatch):
     a, cpu, threads = torch.randn(2, 8, 8), torch.device("cpu"), torch.get_num_threads()
     seen = []
-    monkeypatch.setattr(bench_common, "_seconds", lambda run, device: seen.append(run().shape) or 0.5)
+    monkeypatch.setattr(bench_common, "seconds_of", lambda run, device: seen.append(run().shape) or 0.5)
 
     def run():
         torch.baddbmm(a, a @ a.mT, a, alpha=0.5) + a @ a.mT
