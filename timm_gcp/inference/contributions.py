@@ -84,8 +84,7 @@ def _is_sequence(model: Any) -> bool:
 
 def _on_grid(model: Any, found: Tensor, images: Tensor) -> Tensor:
     """Contributions of tokens `(B, N, 1)` as the grid `(B, h, w)` of the patches, which has the image's shape."""
-    prefix = 0 if model._gcp["skip"] else int(getattr(model, "num_prefix_tokens", 0))
-    patches = found[:, prefix:, 0]
+    patches = found[:, model._gcp["prefix"] - model._gcp["skip"] :, 0]
     count, (height, width) = patches.shape[1], images.shape[-2:]
     rows = round((count * height / width) ** 0.5)
     if rows * round(rows * width / height) != count:

@@ -82,6 +82,7 @@ def own_head(model: Any, found: Arrangement, tokens: str, class_token: str) -> t
         "classifier": classifier,
         "layout": found.layout,
         "skip": found.prefix if tokens == "patch" else 0,
+        "prefix": found.prefix,
         "beside": width if class_token == "concat" else 0,
         "token_width": width,
     }
