@@ -42,9 +42,7 @@ def packed(data_dir: str | Path, split: str, pixels: int, cache: Path, exclude: 
     """
     path = cache / f"{split or 'all'}-{pixels}.safetensors"
     if not path.is_file():
-        folder = Path(data_dir)
-        if not folder.is_dir():
-            raise FileNotFoundError(f"no folder {str(data_dir)!r}: give the data set's folder with --data-dir.")
+        folder = _existing(data_dir)
         if split and not any((folder / name).is_dir() for name in _SPLITS[split]):
             names = " or ".join(f"{name}/" for name in _SPLITS[split])
             raise FileNotFoundError(f"{str(data_dir)!r} has no {names}: the study needs train/ and val/.")
@@ -63,6 +61,12 @@ def packed(data_dir: str | Path, split: str, pixels: int, cache: Path, exclude: 
             save_file({"images": images, "targets": targets}, partial)
     tensors = load_file(path)
     return tensors["images"], tensors["targets"]
+
+
+def _existing(data_dir: str | Path) -> Path:
+    if not Path(data_dir).is_dir():
+        raise FileNotFoundError(f"no folder {str(data_dir)!r}: give the data set's folder with --data-dir.")
+    return Path(data_dir)
 
 
 def _image_folder(folder: Path, split: str, exclude: Sequence[str]) -> Any:
@@ -109,9 +113,7 @@ def files_to_test(data_dir: str | Path, count: int, exclude: Sequence[str], seed
         FileNotFoundError: No such folder.
         ValueError: It has no images, or a class has no image beyond these.
     """
-    if not Path(data_dir).is_dir():
-        raise FileNotFoundError(f"no folder {str(data_dir)!r}: give the data set's folder with --data-dir.")
-    dataset = _image_folder(Path(data_dir), "", exclude)
+    dataset = _image_folder(_existing(data_dir), "", exclude)
     targets = torch.tensor([target for _, target in dataset.reader.samples])
     _, test = per_class(targets, count, seed)
     return [Path(dataset.filename(index, absolute=True)) for index in test.tolist()]
