@@ -16,35 +16,25 @@ import json
 import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 from compare_report import markdown, mcnemar, mean_per_class, spread
-from image_tensors import hold_out, packed, per_class
-from safetensors.torch import load_file, save_file
+from frozen_features import Maps, feature_maps
+from image_tensors import hold_out, per_class
+from safetensors.torch import save_file
 from started import VARIABLE
-from timm import create_model
 from timm.layers import SelectAdaptivePool2d
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from tqdm import tqdm
 
 from timm_gcp.common.files import replacing, write_text
 from timm_gcp.models.initial_values import init_linear
 from timm_gcp.models.pooling import GlobalCovPool2d
 
 KEYS = ("title", "data", "model", "input", "train", "tune", "heads", "seeds")
-
-
-@dataclass(frozen=True)
-class Maps:
-    """Feature maps `(N, 2, C, h, w)` of all images, upright and mirrored, in half precision, and their classes."""
-
-    features: Tensor
-    targets: Tensor
 
 
 def read_config(path: str) -> dict[str, Any]:
@@ -57,27 +47,6 @@ def read_config(path: str) -> dict[str, Any]:
     if not isinstance(study, dict) or set(study) != set(KEYS):
         raise ValueError(f"{path} must have the keys {', '.join(KEYS)}.")
     return study
-
-
-@torch.inference_mode()
-def feature_maps(study: dict[str, Any], data_dir: str, cache: Path) -> Maps:
-    """Feature maps of every image, from `cache` where they are there."""
-    data, shape = study["data"], study["input"]
-    images, targets = packed(data_dir, "", data["pixels"], cache, data["exclude"])
-    path = cache / f"maps-{Path(study['file']).stem}.safetensors"
-    if not path.is_file():
-        model: Any = create_model(**study["model"]).eval().to(memory_format=torch.channels_last)
-        size, mean, std = shape["size"], *(torch.tensor(shape[key]).view(3, 1, 1) for key in ("mean", "std"))
-        edge = (data["pixels"] - size) // 2
-        found = []
-        for start in tqdm(range(0, len(images), 32), desc="features", disable=None):
-            batch = images[start : start + 32, :, edge : edge + size, edge : edge + size].float() / 255
-            both = torch.stack((batch, batch.flip(3)), 1).flatten(0, 1)
-            maps = model.forward_features(((both - mean) / std).contiguous(memory_format=torch.channels_last))
-            found.append(maps.half().unflatten(0, (-1, 2)).contiguous())
-        with replacing(path) as partial:
-            save_file({"features": torch.cat(found)}, partial)
-    return Maps(load_file(path)["features"], targets)
 
 
 class Head(nn.Module):
@@ -126,39 +95,66 @@ def train_head(maps: Maps, rows: Tensor, settings: dict[str, Any], how: dict[str
 
 
 @torch.inference_mode()
-def answers(head: Head, maps: Maps, rows: Tensor) -> list[bool]:
-    """Whether the head has each of the images `rows`, upright, right."""
+def answers(head: nn.Module, maps: Maps, rows: Tensor) -> list[bool]:
+    """Whether the head, or the end of a network, has each of the images `rows`, upright, right."""
     right = []
     for part in rows.split(256):
         right += (head(maps.features[part, 0].float()).argmax(1) == maps.targets[part]).tolist()
     return right
 
 
+def draw(study: dict[str, Any], targets: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices of a draw's training images and of its test images."""
+    return per_class(targets, study["data"]["train_per_class"], seed)
+
+
+def trial_draw(study: dict[str, Any], targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices of the images that trials train on and of those held out, both training images of the first draw."""
+    rows, _ = draw(study, targets, study["seeds"][0])
+    kept, held = hold_out(targets[rows], study["data"]["held_out"])
+    return rows[kept], rows[held]
+
+
+def slug(name: str) -> str:
+    """A head's name in a file name."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower())
+
+
+def saved_head(folder: Path, name: str, part: str | int) -> Path:
+    """File of a trained head; `part` is the draw, or "trial" for the best trial's."""
+    return folder / f"{slug(name)}-{part}.safetensors"
+
+
+def _save(head: Head, folder: Path | None, name: str, part: str | int) -> None:
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(saved_head(folder, name, part)) as partial:
+            save_file(head.state_dict(), partial)
+
+
 def run_head(study: dict[str, Any], maps: Maps, name: str, save: Path | None = None) -> dict[str, Any]:
-    """Tune one head on held-out images of the first draw, then train and test it on every draw, and save the first."""
+    """Tune one head on held-out images of the first draw, then train and test it on every draw, and save all."""
     settings = dict(study["heads"][name])
     grid = settings.pop("tune", study["tune"])
     how, seeds = study["train"], study["seeds"]
-    trials = []
+    trials: list[dict[str, float]] = []
+    kept, held = trial_draw(study, maps.targets)
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
-        rows, _ = per_class(maps.targets, study["data"]["train_per_class"], seeds[0])
-        kept, held = hold_out(maps.targets[rows], study["data"]["held_out"])
-        head = train_head(maps, rows[kept], settings, {**how, **chosen}, seeds[0])
-        right = answers(head, maps, rows[held])
+        head = train_head(maps, kept, settings, {**how, **chosen}, seeds[0])
+        right = answers(head, maps, held)
         trials.append({**chosen, "held_out": 100 * sum(right) / len(right)})
+        if trials[-1] == max(trials, key=lambda trial: trial["held_out"]):
+            _save(head, save, name, "trial")
         print(name, trials[-1], flush=True)
     best = max(trials, key=lambda trial: trial["held_out"])
     chosen = {key: best[key] for key in grid}
     tests = {}
     for seed in seeds:
-        rows, others = per_class(maps.targets, study["data"]["train_per_class"], seed)
+        rows, others = draw(study, maps.targets, seed)
         head = train_head(maps, rows, settings, {**how, **chosen}, seed)
         tests[str(seed)] = answers(head, maps, others)
-        if save and seed == seeds[0]:
-            save.mkdir(parents=True, exist_ok=True)
-            with replacing(save / f"{re.sub(r'[^a-z0-9]+', '_', name.lower())}.safetensors") as partial:
-                save_file(head.state_dict(), partial)
+        _save(head, save, name, seed)
         print(name, "draw", seed, f"{100 * sum(tests[str(seed)]) / len(others):.2f}", flush=True)
     return {
         "trials": trials,
@@ -177,7 +173,7 @@ def tables(study: dict[str, Any], records: dict[str, Any], targets: Tensor) -> s
         top1 = [100 * sum(line) / len(line) for line in right.values()]
         mean = []
         for seed, line in right.items():
-            others = per_class(targets, study["data"]["train_per_class"], int(seed))[1]
+            others = draw(study, targets, int(seed))[1]
             mean.append(mean_per_class(targets[others].tolist(), tuple(line)))
         paired = [mcnemar(right[seed], base[seed]) for seed in right] if name != first else []
         gain = [100 * (sum(right[s]) - sum(base[s])) / len(right[s]) for s in right] if paired else []
@@ -202,7 +198,7 @@ def main() -> int:
     parser.add_argument("--weights", metavar="DIR", help="folder of the weights of the backbone")
     parser.add_argument("--cache", default="output/studies/frozen", metavar="DIR", help="folder of images and features")
     parser.add_argument("--docs", required=True, metavar="DIR", help="folder of record and tables")
-    parser.add_argument("--save", metavar="DIR", help="keep the heads of the first draw there")
+    parser.add_argument("--save", metavar="DIR", help="keep the trained heads there")
     parser.add_argument("--heads", nargs="+", metavar="NAME", help="only these heads")
     args = parser.parse_args()
     if args.weights:

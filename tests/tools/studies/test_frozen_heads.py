@@ -46,7 +46,7 @@ def test_a_study(tool, tmp_path, monkeypatch, capsys):
     (tmp_path / "both" / "train").rename(tmp_path / "images")
     assert run(tool, monkeypatch, tmp_path, STUDY, "--heads", "GAP") == 0
     assert run(tool, monkeypatch, tmp_path, STUDY, "--save", tmp_path / "heads") == 0
-    assert {"fc.weight", "fc.bias"} <= set(load_file(tmp_path / "heads" / "gcp.safetensors"))
+    assert {"fc.weight", "fc.bias"} <= set(load_file(tmp_path / "heads" / "gcp-0.safetensors"))
     assert capsys.readouterr().out.count("GAP draw 0") == 1  # what is there is not trained again
     records = json.loads((tmp_path / "docs" / "toy.json").read_text())
     assert list(records) == ["GAP", "GCP"] and len(records["GCP"]["trials"]) == 2
@@ -61,7 +61,7 @@ def test_features_are_those_of_the_crop_and_its_mirror(tool, tmp_path, monkeypat
 
     torch.manual_seed(0)
     model = timm.create_model("test_resnet").eval()
-    monkeypatch.setattr(tool, "create_model", lambda **_: model)
+    monkeypatch.setattr(importlib.import_module("frozen_features"), "create_model", lambda **_: model)
     folder = image_folder(tmp_path / "images", train=3, size=40) / "train"
     maps = tool.feature_maps({**STUDY, "file": "x.yaml"}, str(folder), tmp_path / "cache")
     images, _ = packed(folder, "", 40, tmp_path / "cache")

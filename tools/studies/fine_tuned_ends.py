@@ -1,0 +1,178 @@
+"""Fine-tune pooling heads together with the last stages of their backbone: the second of two stages.
+
+    python tools/studies/fine_tuned_ends.py CONFIG --data-dir 101_ObjectCategories --weights DIR \
+        --heads DIR --docs docs/fine_tuned_ends
+
+CONFIG is a file of tools/studies/configs/fine_tuned/. It names the study of frozen_heads.py that is its first stage;
+`--heads` is what that study's `--save` kept. Each head goes on from there, on the same draws, with the stages `end` of
+the network trained along; the stages before them stay as they are, so that their output is computed once. The rate of
+the stages is chosen from the same number of values for each head, on the images held out of the first draw's training
+images (by a head that has not seen them); the head's rate is a fixed share of the one it was trained with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from frozen_features import Maps, end_of, feature_maps
+from frozen_heads import Head, answers, draw, read_config, saved_head, slug, tables, trial_draw
+from safetensors.torch import load_file, save_file
+from started import VARIABLE
+from timm import create_model
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from timm_gcp.common.files import replacing, write_text
+
+KEYS = ("title", "frozen", "end", "train", "tune", "heads")
+
+
+def read_study(path: str) -> dict[str, Any]:
+    """Read a study, with the keys of its first stage under "frozen".
+
+    Raises:
+        ValueError: A key is unknown or missing, or a head is not one of the first stage's.
+    """
+    study = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(study, dict) or set(study) != set(KEYS):
+        raise ValueError(f"{path} must have the keys {', '.join(KEYS)}.")
+    first = str(Path(path).parent / study["frozen"])
+    study["frozen"] = {**read_config(first), "file": first}
+    for name in study["heads"]:
+        if name not in study["frozen"]["heads"]:
+            raise ValueError(f"no head {name} in {first}; it has {', '.join(study['frozen']['heads'])}.")
+    return study
+
+
+def start_head(study: dict[str, Any], maps: Maps, name: str, file: Path) -> Head:
+    """A head as the first stage kept it.
+
+    Raises:
+        FileNotFoundError: It isn't there.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"no {file}: run frozen_heads.py with --save first, and name that folder by --heads.")
+    settings = {key: value for key, value in study["frozen"]["heads"][name].items() if key != "tune"}
+    channels = create_model(**study["frozen"]["model"]).num_features
+    head = Head(channels, int(maps.targets.max()) + 1, settings)
+    head.load_state_dict(load_file(file))
+    return head
+
+
+def fine_tune(
+    study: dict[str, Any], maps: Maps, rows: Tensor, head: Head, rates: tuple[float, float], seed: int
+) -> nn.Sequential:
+    """Train the stages and the head, whose rates are `rates`, on the images `rows`; upright or mirrored by chance."""
+    torch.manual_seed(seed)
+    how = study["train"]
+    end = end_of(create_model(**study["frozen"]["model"]), study["end"]).to(memory_format=torch.channels_last)
+    net = nn.Sequential(end, head)
+    parts = [{"params": part.parameters(), "lr": rate} for part, rate in zip(net, rates, strict=True)]
+    optimizer = torch.optim.SGD(parts, lr=rates[0], momentum=0.9, weight_decay=how["weight_decay"])
+    size = how["batch_size"]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, list(rates), total_steps=how["epochs"] * (len(rows) // size), pct_start=how["warmup"],
+        cycle_momentum=False,
+    )  # fmt: skip
+    net.train()
+    for epoch in range(how["epochs"]):
+        order, total = rows[torch.randperm(len(rows))], 0.0
+        for start in range(0, len(order) - size + 1, size):
+            batch = order[start : start + size]
+            features = maps.features[batch, torch.randint(2, (size,))].float()
+            logits = net(features.contiguous(memory_format=torch.channels_last))
+            loss = cross_entropy(logits, maps.targets[batch], label_smoothing=how["smoothing"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            total += loss.item()
+        print(f"  epoch {epoch + 1} of {how['epochs']}, loss {total / (len(order) // size):.3f}", flush=True)
+    return net.eval()
+
+
+def run_head(study: dict[str, Any], maps: Maps, name: str, heads: Path, chosen: float, save: Path) -> dict[str, Any]:
+    """Tune the stages' rate on held-out images of the first draw, then fine-tune and test on every draw."""
+    seeds = study["frozen"]["seeds"]
+    head_rate = chosen * study["train"]["head_rate"]
+    trials = []
+    kept, held = trial_draw(study["frozen"], maps.targets)
+    for lr in study["tune"]["lr"]:
+        head = start_head(study, maps, name, saved_head(heads, name, "trial"))
+        right = answers(fine_tune(study, maps, kept, head, (lr, head_rate), seeds[0]), maps, held)
+        trials.append({"lr": lr, "held_out": 100 * sum(right) / len(right)})
+        print(name, trials[-1], flush=True)
+    lr = max(trials, key=lambda trial: trial["held_out"])["lr"]
+    tests = {}
+    for seed in seeds:
+        rows, others = draw(study["frozen"], maps.targets, seed)
+        head = start_head(study, maps, name, saved_head(heads, name, seed))
+        net = fine_tune(study, maps, rows, head, (lr, head_rate), seed)
+        tests[str(seed)] = "".join("01"[right] for right in answers(net, maps, others))
+        print(name, "draw", seed, f"{100 * tests[str(seed)].count('1') / len(others):.2f}", flush=True)
+        if seed == seeds[0]:
+            save.mkdir(parents=True, exist_ok=True)
+            with replacing(save / f"{slug(name)}.safetensors") as partial:
+                save_file({key: value.contiguous() for key, value in net.state_dict().items()}, partial)
+    return {"trials": trials, "chosen": {"lr": lr}, "right": tests}
+
+
+def main() -> int:
+    """Run what is missing, write records and tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config", metavar="CONFIG", help="study: a YAML file of tools/studies/configs/fine_tuned/")
+    parser.add_argument("--data-dir", required=True, metavar="DIR", help="image folder, a folder a class")
+    parser.add_argument("--weights", metavar="DIR", help="folder of the weights of the backbone")
+    parser.add_argument("--cache", default="output/studies/frozen", metavar="DIR", help="folder of images and features")
+    parser.add_argument("--heads", required=True, metavar="DIR", help="trained heads: --save of frozen_heads.py")
+    parser.add_argument(
+        "--record", required=True, metavar="FILE", help="record of frozen_heads.py, its .json in --docs"
+    )
+    parser.add_argument("--docs", required=True, metavar="DIR", help="folder of record and tables")
+    parser.add_argument(
+        "--save", default="output/studies/fine_tuned", metavar="DIR", help="folder of the first draw's nets"
+    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these heads")
+    args = parser.parse_args()
+    if args.weights:
+        os.environ[VARIABLE] = str(Path(args.weights).resolve())
+    try:
+        study = read_study(args.config)
+        if not Path(args.record).is_file():
+            raise FileNotFoundError(f"no {args.record}: run frozen_heads.py first, and name its record by --record.")
+        first = json.loads(Path(args.record).read_text())
+        names = args.only or study["heads"]
+        for name in names:
+            if name not in study["heads"] or name not in first:
+                raise ValueError(f"{name} is not a head of both {args.config} and {args.record}; run its first stage.")
+        maps = feature_maps(study["frozen"], args.data_dir, Path(args.cache), study["end"])
+        record = Path(args.docs) / f"{Path(args.config).stem}.json"
+        records: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else {}
+        for name in names:
+            if name not in records:
+                rate = first[name]["chosen"]["lr"]
+                records[name] = run_head(study, maps, name, Path(args.heads), rate, Path(args.save))
+                write_text(record, json.dumps(_ordered(study, records), indent=1) + "\n")
+    except (ValueError, FileNotFoundError) as error:
+        print(f"fine_tuned_ends.py: error: {error}", file=sys.stderr)
+        return 1
+    shown = tables({**study["frozen"], "heads": study["heads"]}, _ordered(study, records), maps.targets)
+    text = f"# {study['title']}\n\n{shown}"
+    write_text(record.with_suffix(".md"), text)
+    print(text)
+    return 0
+
+
+def _ordered(study: dict[str, Any], records: dict[str, Any]) -> dict[str, Any]:
+    return {name: records[name] for name in study["heads"] if name in records}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
