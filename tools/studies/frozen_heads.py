@@ -163,6 +163,17 @@ def run_head(study: dict[str, Any], maps: Maps, name: str, save: Path | None = N
     }
 
 
+def keep_heads(study: dict[str, Any], maps: Maps, name: str, chosen: dict[str, float], save: Path) -> None:
+    """Train a head that is in the record already with the values chosen there, where `save` lacks it."""
+    settings = {key: value for key, value in study["heads"][name].items() if key != "tune"}
+    first = study["seeds"][0]
+    parts = [("trial", trial_draw(study, maps.targets)[0], first)]
+    parts += [(str(seed), draw(study, maps.targets, seed)[0], seed) for seed in study["seeds"]]
+    for part, rows, seed in parts:
+        if not saved_head(save, name, part).is_file():
+            _save(train_head(maps, rows, settings, {**study["train"], **chosen}, seed), save, name, part)
+
+
 def tables(study: dict[str, Any], records: dict[str, Any], targets: Tensor) -> str:
     """Test accuracy, mean per class, gain over the first head with McNemar's test, chosen values; then the trials."""
     first = next(iter(study["heads"]))
@@ -219,6 +230,8 @@ def main() -> int:
             records[name] = run_head(study, maps, name, Path(args.save) if args.save else None)
             ordered = {head: records[head] for head in study["heads"] if head in records}
             write_text(record, json.dumps(ordered, indent=1) + "\n")
+        elif args.save:
+            keep_heads(study, maps, name, records[name]["chosen"], Path(args.save))
     ordered = {head: records[head] for head in study["heads"] if head in records}
     text = f"# {study['title']}\n\n{tables(study, ordered, maps.targets)}"
     write_text(record.with_suffix(".md"), text)

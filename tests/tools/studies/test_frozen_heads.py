@@ -48,6 +48,15 @@ def test_a_study(tool, tmp_path, monkeypatch, capsys):
     assert run(tool, monkeypatch, tmp_path, STUDY, "--save", tmp_path / "heads") == 0
     assert {"fc.weight", "fc.bias"} <= set(load_file(tmp_path / "heads" / "gcp-0.safetensors"))
     assert capsys.readouterr().out.count("GAP draw 0") == 1  # what is there is not trained again
+    kept = tmp_path / "heads" / "gcp-trial.safetensors"
+    first = load_file(kept)
+    kept.unlink()
+    assert run(tool, monkeypatch, tmp_path, STUDY, "--save", tmp_path / "heads") == 0  # but a head that is gone is
+    again = load_file(kept)
+    assert all(torch.equal(again[key], value) for key, value in first.items())
+    assert {path.stem for path in kept.parent.iterdir()} == {
+        f"{h}-{p}" for h in ("gap", "gcp") for p in ("0", "1", "trial")
+    }
     records = json.loads((tmp_path / "docs" / "toy.json").read_text())
     assert list(records) == ["GAP", "GCP"] and len(records["GCP"]["trials"]) == 2
     assert {len(line) for line in records["GCP"]["right"].values()} == {8}
