@@ -67,12 +67,15 @@ def start_head(study: dict[str, Any], maps: Maps, name: str, file: Path) -> Head
 
 
 def fine_tune(
-    study: dict[str, Any], maps: Maps, rows: Tensor, head: Head, rates: tuple[float, float], seed: int
+    study: dict[str, Any], maps: Maps, rows: Tensor, model: Any, head: Head, rates: tuple[float, float], seed: int
 ) -> nn.Sequential:
-    """Train the stages and the head, whose rates are `rates`, on the images `rows`; upright or mirrored by chance."""
+    """Train the model's last stages and the head, whose rates are `rates`, on the images `rows`; return both, as one.
+
+    Each image is upright or mirrored by chance.
+    """
     torch.manual_seed(seed)
     how = study["train"]
-    end = end_of(create_model(**study["frozen"]["model"]), study["end"]).to(memory_format=torch.channels_last)
+    end = end_of(model, study["end"]).to(memory_format=torch.channels_last)
     net = nn.Sequential(end, head)
     parts = [{"params": part.parameters(), "lr": rate} for part, rate in zip(net, rates, strict=True)]
     optimizer = torch.optim.SGD(parts, lr=rates[0], momentum=0.9, weight_decay=how["weight_decay"])
@@ -98,6 +101,17 @@ def fine_tune(
     return net.eval()
 
 
+def whole_state(model: Any, head: Head) -> dict[str, Tensor]:
+    """State of the model with the head in the place of its own pooling and classifier."""
+    classifier = model.pretrained_cfg["classifier"]
+    state = {key: value for key, value in model.state_dict().items() if not key.startswith(f"{classifier}.")}
+    names = {"pool": "global_pool", "fc": classifier}
+    for key, value in head.state_dict().items():
+        part, _, rest = key.partition(".")
+        state[f"{names[part]}.{rest}"] = value
+    return {key: value.contiguous() for key, value in state.items()}
+
+
 def run_head(study: dict[str, Any], maps: Maps, name: str, heads: Path, chosen: float, save: Path) -> dict[str, Any]:
     """Tune the stages' rate on held-out images of the first draw, then fine-tune and test on every draw."""
     seeds = study["frozen"]["seeds"]
@@ -106,7 +120,8 @@ def run_head(study: dict[str, Any], maps: Maps, name: str, heads: Path, chosen: 
     kept, held = trial_draw(study["frozen"], maps.targets)
     for lr in study["tune"]["lr"]:
         head = start_head(study, maps, name, saved_head(heads, name, "trial"))
-        right = answers(fine_tune(study, maps, kept, head, (lr, head_rate), seeds[0]), maps, held)
+        model = create_model(**study["frozen"]["model"])
+        right = answers(fine_tune(study, maps, kept, model, head, (lr, head_rate), seeds[0]), maps, held)
         trials.append({"lr": lr, "held_out": 100 * sum(right) / len(right)})
         print(name, trials[-1], flush=True)
     lr = max(trials, key=lambda trial: trial["held_out"])["lr"]
@@ -114,13 +129,16 @@ def run_head(study: dict[str, Any], maps: Maps, name: str, heads: Path, chosen: 
     for seed in seeds:
         rows, others = draw(study["frozen"], maps.targets, seed)
         head = start_head(study, maps, name, saved_head(heads, name, seed))
-        net = fine_tune(study, maps, rows, head, (lr, head_rate), seed)
+        model = create_model(**study["frozen"]["model"])
+        net = fine_tune(study, maps, rows, model, head, (lr, head_rate), seed)
         tests[str(seed)] = "".join("01"[right] for right in answers(net, maps, others))
         print(name, "draw", seed, f"{100 * tests[str(seed)].count('1') / len(others):.2f}", flush=True)
         if seed == seeds[0]:
             save.mkdir(parents=True, exist_ok=True)
+            told = {"head": name, "seed": seed, "lr": lr, "head_lr": head_rate}
             with replacing(save / f"{slug(name)}.safetensors") as partial:
-                save_file({key: value.contiguous() for key, value in net.state_dict().items()}, partial)
+                metadata = {key: str(value) for key, value in told.items()}
+                save_file(whole_state(model, head), partial, metadata=metadata)
     return {"trials": trials, "chosen": {"lr": lr}, "right": tests}
 
 
@@ -137,7 +155,7 @@ def main() -> int:
     )
     parser.add_argument("--docs", required=True, metavar="DIR", help="folder of record and tables")
     parser.add_argument(
-        "--save", default="output/studies/fine_tuned", metavar="DIR", help="folder of the first draw's nets"
+        "--save", default="output/studies/fine_tuned", metavar="DIR", help="keep the first draw's networks there"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these heads")
     args = parser.parse_args()

@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 import yaml
 from safetensors.torch import load_file
 from toy_images import image_folder
+
+import timm_gcp
 
 TOOLS = Path(__file__).parents[3] / "tools" / "studies"
 pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
@@ -38,7 +41,15 @@ SECOND = {
 @pytest.fixture
 def tool(monkeypatch):
     monkeypatch.syspath_prepend(str(TOOLS))
-    return importlib.import_module("fine_tuned_ends")
+    tool = importlib.import_module("fine_tuned_ends")
+
+    def create_model(model_name):  # as if from a file of weights: the same every time
+        torch.manual_seed(0)
+        return timm.create_model(model_name)
+
+    for module in (tool, importlib.import_module("frozen_features")):
+        monkeypatch.setattr(module, "create_model", create_model)
+    return tool
 
 
 def run(tool, monkeypatch, tmp_path, study, *more):
@@ -61,11 +72,12 @@ def first_stage(tool, tmp_path, monkeypatch):
     options = ["--data-dir", "images", "--cache", "cache", "--save", "heads", "--docs", "first"]
     given = [word if word.startswith("--") else str(tmp_path / word) for word in options]
     monkeypatch.setattr(sys, "argv", ["frozen_heads.py", str(tmp_path / "toy.yaml"), *given])
-    torch.manual_seed(0)
     assert importlib.import_module("frozen_heads").main() == 0
 
 
 def test_a_study(tool, first_stage, tmp_path, monkeypatch, capsys):
+    from image_tensors import packed
+
     assert run(tool, monkeypatch, tmp_path, SECOND, "--only", "GAP") == 0
     assert run(tool, monkeypatch, tmp_path, SECOND) == 0
     assert capsys.readouterr().out.count("GAP draw 0") == 1  # what is there is not trained again
@@ -73,22 +85,28 @@ def test_a_study(tool, first_stage, tmp_path, monkeypatch, capsys):
     assert list(records) == ["GAP", "GCP"] and len(records["GCP"]["trials"]) == 2
     assert {len(line) for line in records["GCP"]["right"].values()} == {8}
     assert "| GCP | lr 0.02 |" in (tmp_path / "docs" / "tuned.md").read_text()
+    swapped = timm_gcp.swap_pooling(timm.create_model("test_efficientnet", num_classes=2), 4)
+    swapped.load_state_dict(load_file(tmp_path / "nets" / "gcp.safetensors"))
+    frozen = tool.read_study(str(tmp_path / "tuned.yaml"))["frozen"]
+    images, targets = packed(tmp_path / "images", "", 40, tmp_path / "cache")
+    _, others = tool.draw(frozen, targets, 0)
+    crops = (images[others, :, 4:36, 4:36].float() / 255 - 0.5) / 0.5
+    right = (swapped.eval()(crops).argmax(1) == targets[others]).tolist()
+    assert "".join("01"[answer] for answer in right) == records["GCP"]["right"]["0"]
 
 
 def test_stages_and_head_go_on_from_the_first_stage(tool, first_stage, tmp_path, monkeypatch):
     (tmp_path / "tuned.yaml").write_text(yaml.safe_dump(SECOND, sort_keys=False))
     study = tool.read_study(str(tmp_path / "tuned.yaml"))
     study["train"]["epochs"] = 2
-    torch.manual_seed(0)
     model = tool.create_model("test_efficientnet")
-    monkeypatch.setattr(tool, "create_model", lambda **_: model)
     maps = tool.feature_maps(study["frozen"], str(tmp_path / "images"), tmp_path / "cache2", study["end"])
     assert maps.features.shape[2:] == model.blocks[:3](model.bn1(model.conv_stem(torch.zeros(1, 3, 32, 32)))).shape[1:]
     file = tmp_path / "heads" / "gcp-0.safetensors"
     before = {key: value.clone() for key, value in model.state_dict().items()}
     head = tool.start_head(study, maps, "GCP", file)
     assert all(torch.equal(value, load_file(file)[key]) for key, value in head.state_dict().items())
-    net = tool.fine_tune(study, maps, torch.arange(8), head, (0.01, 0.1), 0)
+    net = tool.fine_tune(study, maps, torch.arange(8), model, head, (0.01, 0.1), 0)
     changed = {key.split(".")[0] for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
     assert changed == {"blocks", "conv_head", "bn2"} and not net.training
     assert all(torch.equal(value, before[f"blocks.2.{key}"]) for key, value in model.blocks[2].state_dict().items())
