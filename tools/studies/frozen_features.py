@@ -66,7 +66,8 @@ def _start_of(model: Any, end: nn.Sequential, probe: Tensor) -> Callable[[Tensor
         return found[0]
 
     try:
-        same = torch.allclose(end(start(probe)), model.forward_features(probe), rtol=1e-3, atol=1e-3)
+        with torch.inference_mode():
+            same = torch.allclose(end(start(probe)), model.forward_features(probe), rtol=1e-3, atol=1e-3)
     except RuntimeError:  # of another shape
         same = False
     if not same:
@@ -76,27 +77,43 @@ def _start_of(model: Any, end: nn.Sequential, probe: Tensor) -> Callable[[Tensor
     return start
 
 
-@torch.inference_mode()
-def feature_maps(study: dict[str, Any], data_dir: str, cache: Path, end: Sequence[str] = ()) -> Maps:
+def feature_maps(
+    study: dict[str, Any], data_dir: str, cache: Path, end: Sequence[str] = (), last: bool = False
+) -> Maps:
     """Feature maps of every image, from `cache` where they are there: the last ones, or the input of the modules `end`.
+
+    With `end` and `last` the last ones are computed from the input of `end`, which is kept, too.
 
     Raises:
         ValueError: `end` is not the end of the network.
     """
     data, shape = study["data"], study["input"]
     images, targets = packed(data_dir, "", data["pixels"], cache, data["exclude"])
-    path = cache / f"maps-{'-'.join((Path(study['file']).stem, *end[:1]))}.safetensors"
-    if not path.is_file():
+    kept = cache / f"maps-{'-'.join((Path(study['file']).stem, *(() if last else end[:1])))}.safetensors"
+    if not kept.is_file():
         model: Any = create_model(**study["model"]).eval().to(memory_format=torch.channels_last)
         size, mean, std = shape["size"], *(torch.tensor(shape[key]).view(3, 1, 1) for key in ("mean", "std"))
-        compute = _start_of(model, end_of(model, end), torch.randn(1, 3, size, size)) if end else model.forward_features
         edge = (data["pixels"] - size) // 2
-        found = []
-        for start in tqdm(range(0, len(images), 32), desc="features", disable=None):
-            batch = images[start : start + 32, :, edge : edge + size, edge : edge + size].float() / 255
-            both = torch.stack((batch, batch.flip(3)), 1).flatten(0, 1)
-            maps = compute(((both - mean) / std).contiguous(memory_format=torch.channels_last))
-            found.append(maps.half().unflatten(0, (-1, 2)).contiguous())
-        with replacing(path) as partial:
-            save_file({"features": torch.cat(found)}, partial)
-    return Maps(load_file(path)["features"], targets)
+
+        def normalised(part: slice) -> Tensor:
+            crop = images[part, :, edge : edge + size, edge : edge + size].float() / 255
+            return (torch.stack((crop, crop.flip(3)), 1).flatten(0, 1) - mean) / std
+
+        compute, inputs = model.forward_features, normalised
+        if end and last:
+            before, compute = feature_maps(study, data_dir, cache, end).features, end_of(model, end)
+            inputs = lambda part: before[part].flatten(0, 1).float()  # noqa: E731
+        elif end:
+            compute = _start_of(model, end_of(model, end), torch.randn(1, 3, size, size))
+        with replacing(kept) as partial:
+            save_file({"features": _computed(compute, inputs, len(images))}, partial)
+    return Maps(load_file(kept)["features"], targets)
+
+
+@torch.inference_mode()
+def _computed(compute: Callable[[Tensor], Tensor], inputs: Callable[[slice], Tensor], count: int) -> Tensor:
+    found = []
+    for start in tqdm(range(0, count, 32), desc="features", disable=None):
+        maps = compute(inputs(slice(start, start + 32)).contiguous(memory_format=torch.channels_last))
+        found.append(maps.half().unflatten(0, (-1, 2)).contiguous())
+    return torch.cat(found)

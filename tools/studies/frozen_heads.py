@@ -210,6 +210,13 @@ def main() -> int:
     parser.add_argument("--cache", default="output/studies/frozen", metavar="DIR", help="folder of images and features")
     parser.add_argument("--docs", required=True, metavar="DIR", help="folder of record and tables")
     parser.add_argument("--save", metavar="DIR", help="keep the trained heads there")
+    parser.add_argument(
+        "--end",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="modules that fine_tuned_ends.py will train: keep their input",
+    )
     parser.add_argument("--heads", nargs="+", metavar="NAME", help="only these heads")
     args = parser.parse_args()
     if args.weights:
@@ -219,7 +226,7 @@ def main() -> int:
         unknown = [name for name in args.heads or () if name not in study["heads"]]
         if unknown:
             raise ValueError(f"no head {', '.join(unknown)} in {args.config}; it has {', '.join(study['heads'])}.")
-        maps = feature_maps(study, args.data_dir, Path(args.cache))
+        maps = feature_maps(study, args.data_dir, Path(args.cache), args.end, last=True)
     except (ValueError, FileNotFoundError) as error:
         print(f"frozen_heads.py: error: {error}", file=sys.stderr)
         return 1

@@ -102,6 +102,9 @@ def test_stages_and_head_go_on_from_the_first_stage(tool, first_stage, tmp_path,
     model = tool.create_model("test_efficientnet")
     maps = tool.feature_maps(study["frozen"], str(tmp_path / "images"), tmp_path / "cache2", study["end"])
     assert maps.features.shape[2:] == model.blocks[:3](model.bn1(model.conv_stem(torch.zeros(1, 3, 32, 32)))).shape[1:]
+    whole, both = (tool.feature_maps(study["frozen"], str(tmp_path / "images"), tmp_path / folder, end, last=True)
+                   for folder, end in (("cache", ()), ("cache2", study["end"])))  # fmt: skip
+    torch.testing.assert_close(both.features, whole.features, rtol=1e-2, atol=1e-2)
     file = tmp_path / "heads" / "gcp-0.safetensors"
     before = {key: value.clone() for key, value in model.state_dict().items()}
     head = tool.start_head(study, maps, "GCP", file)
