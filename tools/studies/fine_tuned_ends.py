@@ -71,7 +71,8 @@ def fine_tune(
 ) -> nn.Sequential:
     """Train the model's last stages and the head, whose rates are `rates`, on the images `rows`; return both, as one.
 
-    Each image is upright or mirrored by chance.
+    Each image is upright or mirrored by chance. The stages' batch-norm keeps its statistics, with which the head was
+    trained before; its scales and shifts are trained.
     """
     torch.manual_seed(seed)
     how = study["train"]
@@ -85,6 +86,9 @@ def fine_tune(
         cycle_momentum=False,
     )  # fmt: skip
     net.train()
+    for module in end.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
     for epoch in range(how["epochs"]):
         order, total = rows[torch.randperm(len(rows))], 0.0
         for start in range(0, len(order) - size + 1, size):

@@ -113,6 +113,8 @@ def test_stages_and_head_go_on_from_the_first_stage(tool, first_stage, tmp_path,
     changed = {key.split(".")[0] for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
     assert changed == {"blocks", "conv_head", "bn2"} and not net.training
     assert all(torch.equal(value, before[f"blocks.2.{key}"]) for key, value in model.blocks[2].state_dict().items())
+    running = [key for key in before if "running" in key or "num_batches" in key]
+    assert running and all(torch.equal(model.state_dict()[key], before[key]) for key in running)
     assert not torch.equal(head.fc.weight, load_file(file)["fc.weight"])
 
 
