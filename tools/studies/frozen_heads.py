@@ -33,6 +33,7 @@ from torch.nn.functional import cross_entropy
 from timm_gcp.common.files import replacing, write_text
 from timm_gcp.models.initial_values import init_linear
 from timm_gcp.models.pooling import GlobalCovPool2d
+from timm_gcp.models.principal import set_principal
 
 KEYS = ("title", "data", "model", "input", "train", "tune", "heads", "seeds")
 
@@ -50,21 +51,32 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 class Head(nn.Module):
-    """Pooling and classifier on a feature map; with `side`, on the map averaged to that many rows and columns."""
+    """Pooling and classifier on a feature map.
+
+    With `side`, on the map averaged to that many rows and columns; with `linear`, without the activation of the
+    reduction; with `principal`, from principal components (`start`).
+    """
 
     def __init__(self, channels: int, classes: int, settings: dict[str, Any]) -> None:
         super().__init__()
         settings = dict(settings)
-        side = settings.pop("side", None)
+        side, linear = settings.pop("side", None), settings.pop("linear", False)
+        self.principal = settings.pop("principal", False)
         self.resize = nn.Identity() if side is None else nn.AdaptiveAvgPool2d(side)
         if settings.get("pool") == "avg":
             self.pool: Any = SelectAdaptivePool2d(pool_type="avg", flatten=True)
             width = channels
         else:
-            self.pool = GlobalCovPool2d(channels, act_layer=nn.ReLU6, init="fan_out_normal", **settings)
+            act_layer = nn.Identity if linear else nn.ReLU6
+            self.pool = GlobalCovPool2d(channels, act_layer=act_layer, init="fan_out_normal", **settings)
             width = self.pool.out_features
         self.fc = nn.Linear(width, classes)
         init_linear(self.fc, "fan_out_normal")
+
+    def start(self, maps: Maps, rows: Tensor) -> None:
+        """Set the reduction to principal components of the training images' maps, where the head asks for it."""
+        if self.principal:
+            set_principal(self.pool, (self.resize(maps.features[part, 0].float()) for part in rows.split(64)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of feature maps."""
@@ -75,6 +87,7 @@ def train_head(maps: Maps, rows: Tensor, settings: dict[str, Any], how: dict[str
     """Train a head on the images `rows`, each epoch upright or mirrored by chance."""
     torch.manual_seed(seed)
     head = Head(maps.features.shape[2], int(maps.targets.max()) + 1, settings)
+    head.start(maps, rows)
     optimizer = torch.optim.SGD(head.parameters(), lr=how["lr"], momentum=0.9, weight_decay=how["weight_decay"])
     steps = how["epochs"] * (len(rows) // how["batch_size"])
     schedule = torch.optim.lr_scheduler.OneCycleLR(
