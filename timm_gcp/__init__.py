@@ -11,12 +11,13 @@ from timm_gcp.common.program import is_command_line
 
 __version__ = "0.1.0"
 
-__all__ = ["GlobalCovPool2d", "__version__", "functional", "models", "register", "swap_pooling"]
+__all__ = ["GlobalCovPool2d", "__version__", "functional", "init_reduction", "models", "register", "swap_pooling"]
 
 if TYPE_CHECKING or not is_command_line():
     from timm_gcp import functional, models
     from timm_gcp.models.head import swap_pooling
     from timm_gcp.models.pooling import GlobalCovPool2d
+    from timm_gcp.models.principal import init_reduction
     from timm_gcp.models.registered import register
 
 

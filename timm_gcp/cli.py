@@ -19,6 +19,7 @@ from timm_gcp.common.failures import one_line
 # function, `needs_models(args)`, says that it makes none: the command can then do without torch.
 COMMANDS = {
     "quickstart": ("timm_gcp.commands.quickstart", "train GAP and GCP twins on real digits and compare them"),
+    "init": ("timm_gcp.commands.init", "start a new covariance head from the principal components of its features"),
     "train": ("timm_gcp.commands.train", "run a recipe with timm's own parts"),
     "validate": ("timm_gcp.commands.validate", "measure accuracy on a data set"),
     "predict": ("timm_gcp.commands.predict", "classify images"),

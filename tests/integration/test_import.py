@@ -51,7 +51,7 @@ LAYERS = [
     ["models.initial_values", "models.swap_args", "models.swap_check"],
     ["models.last_stage", "models.arrange", "models.in_place"],
     ["models.pooling"],
-    ["models.gcp_model"],
+    ["models.gcp_model", "models.principal"],
     ["models.own_head"],
     ["models.cross_pooling", "models.head", "models.shufflenetv2"],
     ["models.gcp"],

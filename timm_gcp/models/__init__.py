@@ -4,6 +4,7 @@ from timm_gcp.models.cross_pooling import CrossCovPool2d, MultiheadCrossCovPool
 from timm_gcp.models.gcp import LAST_STAGES, default_cfgs, set_last_stage
 from timm_gcp.models.head import swap_pooling
 from timm_gcp.models.pooling import GlobalCovPool2d
+from timm_gcp.models.principal import init_reduction
 from timm_gcp.models.registered import register
 from timm_gcp.models.shufflenetv2 import ShuffleNetV2
 from timm_gcp.models.swapped import gcp_swap
@@ -16,6 +17,7 @@ __all__ = [
     "ShuffleNetV2",
     "default_cfgs",
     "gcp_swap",
+    "init_reduction",
     "register",
     "set_last_stage",
     "swap_pooling",

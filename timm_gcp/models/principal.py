@@ -39,8 +39,10 @@ class Moments:
         self.products = self.products.to(rows.device) + rows.mT @ rows
         self.count += len(rows)
 
-    def principal(self, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The `width` directions of largest variance `(width, C)`, and mean and variance of the projections on them.
+    def principal(self, width: int) -> tuple[Tensor, Tensor, Tensor, float]:
+        """The `width` directions of largest variance `(width, C)`, mean and variance of the projections on them.
+
+        The last value is the share of all variance that they hold, from 0 to 1.
 
         Raises:
             ValueError: No more positions than directions.
@@ -52,7 +54,9 @@ class Moments:
         mean = self.total / self.count
         variances, directions = torch.linalg.eigh(self.products / self.count - torch.outer(mean, mean))
         directions = directions[:, -width:].flip(1).mT
-        return directions, directions @ mean, variances[-width:].flip(0).clamp_min(0)
+        kept = variances[-width:].flip(0).clamp_min(0)
+        share = kept.sum() / variances.clamp_min(0).sum().clamp_min(torch.finfo(torch.float64).tiny)
+        return directions, directions @ mean, kept, share.item()
 
 
 def _only_step(pool: GlobalCovPool2d) -> Any:
@@ -70,7 +74,7 @@ def _only_step(pool: GlobalCovPool2d) -> Any:
 
 
 @torch.no_grad()
-def set_principal(pool: GlobalCovPool2d, maps: Iterable[Tensor]) -> None:
+def set_principal(pool: GlobalCovPool2d, maps: Iterable[Tensor]) -> float:
     """Set a pooling's reduction to the principal components of feature maps, in place.
 
     The 1×1 convolution becomes the projection on the D directions of largest variance, the largest first; its
@@ -82,6 +86,9 @@ def set_principal(pool: GlobalCovPool2d, maps: Iterable[Tensor]) -> None:
         pool: The pooling; its reduction has one step.
         maps: Feature maps `(B, C, H, W)` or `(B, C, N)` of training images, batch by batch.
 
+    Returns:
+        The share of the features' variance that the D directions hold, from 0 to 1.
+
     Raises:
         ValueError: A reduction of no or several steps or to more channels, too few positions, NaN or Inf.
     """
@@ -89,14 +96,15 @@ def set_principal(pool: GlobalCovPool2d, maps: Iterable[Tensor]) -> None:
     moments = Moments(step.conv.in_channels)
     for batch in maps:
         moments.add(batch)
-    directions, mean, variance = moments.principal(step.conv.out_channels)
+    directions, mean, variance, share = moments.principal(step.conv.out_channels)
     step.conv.weight.copy_(directions[:, :, None, None])
     step.bn.reset_parameters()
     step.bn.running_mean.copy_(mean)
     step.bn.running_var.copy_(variance)
+    return share
 
 
-def init_reduction(model: nn.Module, images: Iterable[Tensor]) -> nn.Module:
+def init_reduction(model: nn.Module, images: Iterable[Any]) -> float:
     """Start the reduction of a covariance head from the principal components of its backbone's features, in place.
 
     For a head that is new on a pretrained backbone: `swap_pooling`, `gcp_swap`, or another `reduce_dim`. The images go
@@ -108,7 +116,7 @@ def init_reduction(model: nn.Module, images: Iterable[Tensor]) -> nn.Module:
         images: Batches of images as the model takes them, or of `(images, targets)`, as timm's loaders give them.
 
     Returns:
-        The model.
+        The share of the features' variance that the reduction keeps, from 0 to 1.
 
     Raises:
         ValueError: None or several poolings, and what `set_principal` refuses.
@@ -131,9 +139,8 @@ def init_reduction(model: nn.Module, images: Iterable[Tensor]) -> nn.Module:
 
     try:
         model.eval()
-        set_principal(pools[0], maps())
+        return set_principal(pools[0], maps())
     finally:
         hook.remove()
         for module, mode in modes.items():
             module.training = mode
-    return model
