@@ -22,7 +22,8 @@ from typing import Any
 import torch
 import yaml
 from frozen_features import Maps, end_of, feature_maps
-from frozen_heads import Head, answers, draw, read_config, saved_head, slug, tables, trial_draw
+from frozen_heads import draw, read_config, saved_head, slug, tables, trial_draw
+from pooling_head import Head, answers
 from safetensors.torch import load_file, save_file
 from started import VARIABLE
 from timm import create_model

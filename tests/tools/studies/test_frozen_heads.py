@@ -23,7 +23,7 @@ STUDY = {
     "train": {"epochs": 2, "batch_size": 4, "warmup": 0.2, "smoothing": 0.1},
     "tune": {"lr": [0.01, 0.1], "weight_decay": [1e-4]},
     "seeds": [0, 1],
-    "heads": {"GAP": {"pool": "avg"}, "GCP": {"reduce_dim": 4}},
+    "heads": {"GAP": {"pool": "avg"}, "GCP": {"reduce_dim": 4, "principal": True, "linear": True}},
 }
 
 
@@ -79,6 +79,19 @@ def test_features_are_those_of_the_crop_and_its_mirror(tool, tmp_path, monkeypat
         for side, shown in enumerate((crop, crop.flip(3))):
             expected = model.forward_features(shown)
             torch.testing.assert_close(maps.features[:1, side].float(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_a_head_from_principal_components(tool):
+    maps = tool.Maps(torch.randn(8, 2, 6, 3, 3).half(), torch.zeros(8, dtype=torch.int64))
+    heads = [tool.Head(6, 2, {"reduce_dim": 4, **more}) for more in ({}, {"principal": True, "linear": True})]
+    for head in heads:
+        head.start(maps, torch.arange(8))
+    gram = [
+        head.pool.reduction[0].conv.weight.flatten(1) @ head.pool.reduction[0].conv.weight.flatten(1).T
+        for head in heads
+    ]
+    assert [torch.allclose(g, torch.eye(4), atol=1e-4) for g in gram] == [False, True]
+    assert [type(head.pool.reduction[0].act).__name__ for head in heads] == ["ReLU6", "Identity"]
 
 
 def test_refusals(tool, tmp_path, monkeypatch, capsys):
