@@ -33,7 +33,16 @@ ALL = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 PAPER = sorted(
     f"{net}_{rate}" for net in ("resnet", "mobilenetv2", "shufflenetv2") for rate in ("norm", "fast", "adju")
 )
-FURTHER = ["distill_d128", "distill_d64", "finegrained", "finetune", "fmnist_adju", "fmnist_fast", "fmnist_norm"]
+FURTHER = [
+    "distill_d128",
+    "distill_d64",
+    "finegrained",
+    "finetune",
+    "finetune_swap",
+    "fmnist_adju",
+    "fmnist_fast",
+    "fmnist_norm",
+]
 FURTHER += ["poly_sweep", "resnet_norm_ds", "secondorder_kron"]
 WEIGHT_DECAY = {"resnet": 1e-4, "mobilenetv2": 4e-5, "shufflenetv2": 4e-5}
 
@@ -337,6 +346,23 @@ def test_fine_grained_training_is_the_head_first_and_then_all_layers():
     first = argparse.Namespace(**{**vars(args), option.replace("-", "_"): float(value)})
     create_optimizer_v2(model, **optimizer_kwargs(cfg=first), **first.opt_kwargs)
     assert {name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad} == {"global_pool", "fc"}
+
+
+def test_a_new_head_is_trained_first_and_then_with_all_layers():
+    args = namespace("finetune_swap")
+    backbone = args.model.removeprefix("gcp:")
+    model = timm.create_model("gcp_swap", backbone=backbone, num_classes=3, **args.model_kwargs)
+    assert isinstance(model.global_pool.reduction[0].act, nn.Identity)
+    optimizer = create_optimizer_v2(model, **optimizer_kwargs(cfg=args), **args.opt_kwargs)
+    factor = {id(p): group["lr_scale"] for group in optimizer.param_groups for p in group["params"]}
+    assert factor[id(model.classifier.weight)] == factor[id(model.global_pool.reduction[0].conv.weight)] == 1
+    assert {factor[id(p)] for p in model.blocks.parameters()} == {args.layer_decay_min_scale}
+
+    value = re.search(r"--layer-decay-no-opt-scale (\S+)", text("finetune_swap")).group(1)
+    first = argparse.Namespace(**{**vars(args), "layer_decay_no_opt_scale": float(value)})
+    create_optimizer_v2(model, **optimizer_kwargs(cfg=first), **first.opt_kwargs)
+    trained = {name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == {"global_pool", "classifier"}
 
 
 @pytest.mark.parametrize(("name", "dimension"), [("distill_d128", 128), ("distill_d64", 64)])
