@@ -122,13 +122,13 @@ def tables(study: dict[str, Any], records: dict[str, Any], targets: Tensor) -> s
     rows, trials = [], []
     for name, record in records.items():
         right = {seed: [digit == "1" for digit in line] for seed, line in record["right"].items()}
-        base = {seed: [digit == "1" for digit in line] for seed, line in records[first]["right"].items()}
+        base = {seed: [digit == "1" for digit in line] for seed, line in records.get(first, record)["right"].items()}
         top1 = [100 * sum(line) / len(line) for line in right.values()]
         mean = []
         for seed, line in right.items():
             others = draw(study, targets, int(seed))[1]
             mean.append(mean_per_class(targets[others].tolist(), tuple(line)))
-        paired = [mcnemar(right[seed], base[seed]) for seed in right] if name != first else []
+        paired = [mcnemar(right[seed], base[seed]) for seed in right] if name != first and first in records else []
         gain = [100 * (sum(right[s]) - sum(base[s])) / len(right[s]) for s in right] if paired else []
         rows.append([
             name, spread(top1), spread(mean), f"{sum(gain) / len(gain):+.2f}" if gain else "",

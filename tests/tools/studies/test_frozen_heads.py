@@ -44,6 +44,9 @@ def run(tool, monkeypatch, tmp_path, study, *more):
 def test_a_study(tool, tmp_path, monkeypatch, capsys):
     image_folder(tmp_path / "both", train=8, size=40)
     (tmp_path / "both" / "train").rename(tmp_path / "images")
+    assert run(tool, monkeypatch, tmp_path, STUDY, "--heads", "GCP") == 0  # before the head that it is compared with
+    assert "| GCP |" in (tmp_path / "docs" / "toy.md").read_text()
+    (tmp_path / "docs" / "toy.json").unlink()
     assert run(tool, monkeypatch, tmp_path, STUDY, "--heads", "GAP") == 0
     assert run(tool, monkeypatch, tmp_path, STUDY, "--save", tmp_path / "heads") == 0
     assert {"fc.weight", "fc.bias"} <= set(load_file(tmp_path / "heads" / "gcp-0.safetensors"))
