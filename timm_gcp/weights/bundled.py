@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bundled:
-    """One set of weights that this package ships, trained with its own recipes.
+    """One set of weights that this package ships, trained by one of its recipes or studies.
 
     Attributes:
         arch: Model name for `timm.create_model`.
@@ -15,15 +15,16 @@ class Bundled:
         params: Parameters of this very model.
         top1: Accuracy in % of this file on the data set's test images, by `timm-gcp validate`.
         top5: The same for the five best.
-        recipe: Recipe file in `recipes/`.
-        schedule: Name for train.py's `--sched`.
-        epochs: Epochs trained.
+        epochs: Epochs trained; of the last stage, where there are several.
         images: Training images.
         seed: Random seed.
         sha256: Digest of `model.safetensors`.
         study: Command that trained them.
         dataset: Data set, by its name on the Hub.
-        keys: Keys of the recipe in which they differ from it, or from the study's, with their values.
+        recipe: Recipe file in `recipes/`; empty where a study trained them in stages of its own.
+        schedule: Name for train.py's `--sched`, with a recipe.
+        keys: Keys of the recipe in which they differ from it, with their values.
+        stages: The stages of the study that trained them without a recipe.
         dtype: Type that the weights are stored in.
         licence: SPDX id of the weights.
         mean_per_class: Mean over the classes of the accuracy, where they have unequally many test images.
@@ -35,15 +36,16 @@ class Bundled:
     params: int
     top1: float
     top5: float
-    recipe: str
-    schedule: str
     epochs: int
     images: int
     seed: int
     sha256: str
     study: str
     dataset: str
+    recipe: str = ""
+    schedule: str = ""
     keys: str = ""
+    stages: str = ""
     dtype: str = "float16"
     licence: str = "Apache-2.0"
     mean_per_class: float | None = None
@@ -83,42 +85,44 @@ ROWS = (
     Bundled(
         arch="mobilenetv2_100_gcp_d128",
         tag="caltech101",
-        top1=79.03,
-        top5=94.9,
-        mean_per_class=73.18,
-        recipe="finetune.yaml",
-        schedule="cosine",
-        epochs=5,
-        images=2727,
+        top1=90.81,
+        top5=98.94,
+        mean_per_class=88.9,
+        stages="the head for 12 epochs, then blocks.5, blocks.6, conv_head, bn2 and the head with lr 0.01 for "
+        "the stages, 0.125 for the head",
+        epochs=1,
+        images=3030,
         seed=0,
-        study="python tools/studies/compare.py tools/studies/configs/caltech101.yaml --data-dir "
-        "101_ObjectCategories --weights DIR --runs gcp-d128",
-        keys="lr: 0.5, layer_decay_min_scale: 0.01",
+        study="python tools/studies/fine_tuned_ends.py "
+        "tools/studies/configs/fine_tuned/caltech101_mobilenetv2.yaml --data-dir 101_ObjectCategories "
+        "--weights DIR --heads DIR --record docs/frozen_heads/caltech101_mobilenetv2.json --docs "
+        "docs/fine_tuned_ends --save DIR",
         dtype="float16",
         dataset="HuggingFaceM4/Caltech-101",
         start="mobilenetv2_100.quant_in1k",
         params=3221925,
-        sha256="9f142a3397e157bff4ed59cda994729f0e9808078750b89b49e1b97ed1a8e4fb",
+        sha256="27258225642d62cd1378a088c9e49519ced75064e1d637fbe9a83550fdc4f400",
     ),
     Bundled(
         arch="mobilenetv2_100",
         tag="caltech101",
-        top1=84.86,
-        top5=96.99,
-        mean_per_class=80.87,
-        recipe="finetune.yaml",
-        schedule="cosine",
-        epochs=5,
-        images=2727,
+        top1=90.4,
+        top5=98.94,
+        mean_per_class=88.46,
+        stages="the head for 12 epochs, then blocks.5, blocks.6, conv_head, bn2 and the head with lr 0.01 for "
+        "the stages, 0.003 for the head",
+        epochs=1,
+        images=3030,
         seed=0,
-        study="python tools/studies/compare.py tools/studies/configs/caltech101.yaml --data-dir "
-        "101_ObjectCategories --weights DIR --runs gap",
-        keys="lr: 0.006, layer_decay_min_scale: 1.0",
+        study="python tools/studies/fine_tuned_ends.py "
+        "tools/studies/configs/fine_tuned/caltech101_mobilenetv2.yaml --data-dir 101_ObjectCategories "
+        "--weights DIR --heads DIR --record docs/frozen_heads/caltech101_mobilenetv2.json --docs "
+        "docs/fine_tuned_ends --save DIR",
         dtype="float16",
         dataset="HuggingFaceM4/Caltech-101",
         start="mobilenetv2_100.quant_in1k",
         params=2353253,
-        sha256="d3dc13f02920eaf6c3539b7f79d959ba0ae53386ebb60111f8fac1f42694332c",
+        sha256="e8722233d52b749caa2a8aaec7a62a397c7b97ae998d40b208fa9873d5c006cf",
     ),
     Bundled(
         arch="shufflenet_v2_x1_0_gcp",
@@ -159,11 +163,11 @@ PAIRS = (
     BundledPair(
         first="mobilenetv2_100_gcp_d128.caltech101",
         second="mobilenetv2_100.caltech101",
-        only_first=279,
-        only_second=608,
+        only_first=177,
+        only_second=154,
         images=5647,
-        unequal="the rates, `lr: 0.5, layer_decay_min_scale: 0.01` for the first and `lr: 0.006, "
-        "layer_decay_min_scale: 1.0` for the second, each chosen on held-out images",
+        unequal="the rates, lr 0.01 for the stages, 0.125 for the head of the first and lr 0.01 for the "
+        "stages, 0.003 for the head of the second, each chosen on held-out images",
         counted="python tools/release/bundle_caltech.py --data-dir 101_ObjectCategories",
     ),
     BundledPair(

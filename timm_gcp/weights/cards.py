@@ -111,9 +111,10 @@ def _what(name: str, metadata: Mapping[str, str], record: Record | None = None) 
     shipped = table.BUNDLED_WEIGHTS.get(name)
     if shipped is not None:
         how = "Fine-tuned from ImageNet weights" if shipped.start else "Trained"
+        by = "with this package's own recipe" if shipped.recipe else "by this package's own study"
         return (
-            f"`{arch}` with {pooling}. {how} on {DATASETS[shipped.dataset]} with this package's own recipe, and part "
-            f"of the package. {shipped.params / 1e6:.2f} M parameters."
+            f"`{arch}` with {pooling}. {how} on {DATASETS[shipped.dataset]} {by}, and part of the package. "
+            f"{shipped.params / 1e6:.2f} M parameters."
         )
     if entry is None:
         return f"`{arch}` with {pooling}."

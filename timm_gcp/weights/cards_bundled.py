@@ -11,8 +11,8 @@ _DATA = {
     "test images, on which crops, rates and sizes were compared, but no epoch chosen",
     "HuggingFaceM4/Caltech-101": "Caltech-101 (Li, Andreetto, Ranzato and Perona, 2022, CaltechDATA, "
     "https://doi.org/10.22002/D1.20086), its 101 classes without the background: of each, 30 images drawn by seed "
-    "{seed}, {images:,} in all to train on and the rest of them held out to choose by; the figures above are of all "
-    "other images, on which nothing was chosen",
+    "{seed}, {images:,} in all, to train on, after rates had been chosen with a tenth of them held out; the figures "
+    "above are of all other images, on which nothing was chosen",
 }
 _LICENCE_OF_DATA = {
     "HuggingFaceM4/Caltech-101": "CC BY 4.0 by the CaltechDATA record as others quote it, and by the mirror "
@@ -23,7 +23,8 @@ _START = {
     "mobilenetv2_100.quant_in1k": "MobileNetV2 trained on ImageNet, taken from the 8-bit file "
     "`mobilenet_v2_1.0_224_quant.tflite` of https://github.com/google-coral/test_data, whose LICENSE is Apache-2.0. "
     "That file has its batch norm folded into the convolutions; the statistics were measured again on the training "
-    "images of Imagenette. Classifier, and reduction where there is one, started afresh",
+    "images of Imagenette. The classifier started afresh; the reduction, where there is one, from the principal "
+    "components of the features of the training images",
 }
 _LIMITS = {
     "fashion_mnist": "Trained on small grey images of clothing, light on black. A photograph, or dark clothing on a "
@@ -37,17 +38,13 @@ _LIMITS = {
 
 def training(shipped: Bundled) -> str:
     """The section Training: data, start, recipe, file and licence as a list."""
-    changes = f" with `{shipped.keys}`" if shipped.keys else ""
     page = "docs/evidence.md" if shipped.start else "docs/fashion_mnist.md"
     lines = [f"Data: {_DATA[shipped.dataset].format(images=shipped.images, seed=shipped.seed)}"]
     if shipped.dataset in _LICENCE_OF_DATA:
         lines.append(f"Licence of the images: {_LICENCE_OF_DATA[shipped.dataset]}")
     if shipped.start:
         lines.append(f"Start: {_START[shipped.start]}")
-    lines.append(
-        f"Recipe `{shipped.recipe}`{changes} (`--sched {shipped.schedule}`), {shipped.epochs} epochs, seed "
-        f"{shipped.seed}, last epoch, as `{shipped.study}` runs it; see `{page}`"
-    )
+    lines.append(f"{_how(shipped)}, seed {shipped.seed}, last epoch, as `{shipped.study}` runs it; see `{page}`")
     if not shipped.start:
         lines.append(
             "Initial values: other than the authors', which the model starts from when it is created untrained"
@@ -58,6 +55,13 @@ def training(shipped: Bundled) -> str:
         f"Licence: {shipped.licence}",
     ]
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _how(shipped: Bundled) -> str:
+    if shipped.stages:
+        return f"In two stages: {shipped.stages}, {shipped.epochs} epochs"
+    changes = f" with `{shipped.keys}`" if shipped.keys else ""
+    return f"Recipe `{shipped.recipe}`{changes} (`--sched {shipped.schedule}`), {shipped.epochs} epochs"
 
 
 def beside_twin(name: str) -> str:

@@ -92,6 +92,19 @@ def written(kind: str, fields: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "    ),"])
 
 
+def write_record(folders: Sequence[Path], photos: Path, path: Path) -> None:
+    """Write what `timm-gcp predict` says of photos with each weight folder."""
+    found = {}
+    for folder in folders:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            timm_gcp(["predict", str(photos), "--model", f"local-dir:{folder}", "--json"])
+        found[folder.name] = {
+            Path(entry["image"]).name: {top["name"]: round(top["probability"], 4) for top in entry["top"]}
+            for entry in json.loads(printed.getvalue())
+        }
+    write_text(path, json.dumps(found, indent=1) + "\n")
+
+
 def told_size(target: Path) -> str:
     """What all the weights in a folder take."""
     return f"{sum(path.stat().st_size for path in target.glob('*/model.safetensors')) / 1e6:.1f} MB in all"
