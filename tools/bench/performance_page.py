@@ -16,7 +16,6 @@ from bench_common import markdown
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("performance.md", "poolings.md")
 KINDS = ("pooling", "poolings", "precision", "classifier", "step", "models", "models_compiled", "timm_tests", "growth")
-NOT_MEASURED = {"growth_cpu": "Not measured on a quiet machine.\n"}
 NO_GPU = "Not measured: no GPU was at hand.\n"
 BEGIN, END = "<!-- begin {} -->\n", "<!-- end {} -->"
 
@@ -75,7 +74,7 @@ def page(text: str, folder: Path) -> str:
         if begin not in text:
             continue
         before, rest = text.split(begin)
-        content = NO_GPU if name.endswith("_cuda") else NOT_MEASURED.get(name, "")
+        content = NO_GPU if name.endswith("_cuda") else ""
         if (folder / f"{name}.md").is_file():
             content = (
                 pooling_tables(folder, name.rpartition("_")[2]) if mark.startswith("pooling ") else plain(folder, name)
