@@ -193,8 +193,7 @@ def main() -> int:
             rows.append(point(sweep, size, stopped, args))
             write_csv(args.output / f"{name}.csv", rows)
     figure(args.output / f"{name}.png", rows, plan, args.device, about)
-    picture = f"![Time and memory against N, D and B](performance/{name}.png)"
-    text = f"{about}\n\n{markdown(rows)}\n\n{picture}"
+    text = f"{about}\n\n{markdown(rows)}"
     print(text)
     write_text(args.output / f"{name}.md", text + "\n")
     return 0
