@@ -18,8 +18,7 @@ from timm_gcp.common.ranges import COUNT, whole
 from timm_gcp.inference.image_data import class_names, open_data
 from timm_gcp.inference.model import load_model
 from timm_gcp.inference.options import add_model_arguments
-from timm_gcp.models.pooling import GlobalCovPool2d
-from timm_gcp.models.principal import init_reduction
+from timm_gcp.models.principal import init_reduction, only_pool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,13 +51,12 @@ def main(args: argparse.Namespace) -> int:
     torch.manual_seed(args.seed)
     loaded = load_model(args, pretrained=args.pretrained)
     batches = _batches(images, loaded.data_config, args)
-    with torch.no_grad(), loaded.autocast:
+    with loaded.autocast:
         share = init_reduction(loaded.model, tqdm(batches, desc="features", leave=False, disable=None))
     state: dict[str, Tensor] = {key: value.cpu().contiguous() for key, value in loaded.model.state_dict().items()}
     with replacing(args.to) as partial:
         save_file(state, partial, metadata={"format": "pt"})
-    (pool,) = (module for module in loaded.model.modules() if isinstance(module, GlobalCovPool2d))
-    step: Any = pool.reduction[0]
+    step: Any = only_pool(loaded.model).reduction[0]
     print(
         f"{args.to}: {loaded.name}, {loaded.model.num_classes} classes; {step.conv.in_channels} channels to "
         f"{step.conv.out_channels}, which hold {100 * share:.1f} % of the variance of {len(batches.dataset)} images. "  # type: ignore[arg-type]

@@ -73,6 +73,20 @@ def _only_step(pool: GlobalCovPool2d) -> Any:
     return step
 
 
+def only_pool(model: nn.Module) -> GlobalCovPool2d:
+    """The covariance pooling of a model.
+
+    Raises:
+        ValueError: It has none, or several.
+    """
+    pools = [module for module in model.modules() if isinstance(module, GlobalCovPool2d)]
+    if len(pools) != 1:
+        raise ValueError(
+            f"{type(model).__name__} has {len(pools)} GlobalCovPool2d; init_reduction takes a model with one"
+        )
+    return pools[0]
+
+
 @torch.no_grad()
 def set_principal(pool: GlobalCovPool2d, maps: Iterable[Tensor]) -> float:
     """Set a pooling's reduction to the principal components of feature maps, in place.
@@ -121,14 +135,10 @@ def init_reduction(model: nn.Module, images: Iterable[Any]) -> float:
     Raises:
         ValueError: None or several poolings, and what `set_principal` refuses.
     """
-    pools = [module for module in model.modules() if isinstance(module, GlobalCovPool2d)]
-    if len(pools) != 1:
-        raise ValueError(
-            f"{type(model).__name__} has {len(pools)} GlobalCovPool2d; init_reduction takes a model with one"
-        )
-    _only_step(pools[0])
+    pool = only_pool(model)
+    _only_step(pool)
     seen: list[Tensor] = []
-    hook = pools[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    hook = pool.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     modes = {module: module.training for module in model.modules()}
     device = next(model.parameters()).device
 
@@ -139,7 +149,7 @@ def init_reduction(model: nn.Module, images: Iterable[Any]) -> float:
 
     try:
         model.eval()
-        return set_principal(pools[0], maps())
+        return set_principal(pool, maps())
     finally:
         hook.remove()
         for module, mode in modes.items():

@@ -22,13 +22,22 @@ from typing import Any
 import torch
 import yaml
 from frozen_features import Maps, end_of, feature_maps
-from frozen_heads import draw, read_config, saved_head, slug, tables, trial_draw
-from pooling_head import Head, answers
+from frozen_heads import (
+    add_arguments,
+    draw,
+    ordered,
+    read_config,
+    saved_head,
+    settings_of,
+    slug,
+    tables,
+    trial_draw,
+)
+from pooling_head import Head, answers, train
 from safetensors.torch import load_file, save_file
 from started import VARIABLE
 from timm import create_model
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from timm_gcp.common.files import replacing, write_text
 
@@ -60,9 +69,8 @@ def start_head(study: dict[str, Any], maps: Maps, name: str, file: Path) -> Head
     """
     if not file.is_file():
         raise FileNotFoundError(f"no {file}: run frozen_heads.py with --save first, and name that folder by --heads.")
-    settings = {key: value for key, value in study["frozen"]["heads"][name].items() if key != "tune"}
     channels = create_model(**study["frozen"]["model"]).num_features
-    head = Head(channels, int(maps.targets.max()) + 1, settings)
+    head = Head(channels, int(maps.targets.max()) + 1, settings_of(study["frozen"], name))
     head.load_state_dict(load_file(file))
     return head
 
@@ -79,30 +87,12 @@ def fine_tune(
     how = study["train"]
     end = end_of(model, study["end"]).to(memory_format=torch.channels_last)
     net = nn.Sequential(end, head)
-    parts = [{"params": part.parameters(), "lr": rate} for part, rate in zip(net, rates, strict=True)]
-    optimizer = torch.optim.SGD(parts, lr=rates[0], momentum=0.9, weight_decay=how["weight_decay"])
-    size = how["batch_size"]
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, list(rates), total_steps=how["epochs"] * (len(rows) // size), pct_start=how["warmup"],
-        cycle_momentum=False,
-    )  # fmt: skip
     net.train()
     for module in end.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.eval()
-    for epoch in range(how["epochs"]):
-        order, total = rows[torch.randperm(len(rows))], 0.0
-        for start in range(0, len(order) - size + 1, size):
-            batch = order[start : start + size]
-            features = maps.features[batch, torch.randint(2, (size,))].float()
-            logits = net(features.contiguous(memory_format=torch.channels_last))
-            loss = cross_entropy(logits, maps.targets[batch], label_smoothing=how["smoothing"])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            total += loss.item()
-        print(f"  epoch {epoch + 1} of {how['epochs']}, loss {total / (len(order) // size):.3f}", flush=True)
+    losses = train(net, list(zip(net, rates, strict=True)), maps, rows, how, torch.channels_last)
+    print("  losses of the epochs:", ", ".join(f"{loss:.3f}" for loss in losses), flush=True)
     return net.eval()
 
 
@@ -151,14 +141,11 @@ def main() -> int:
     """Run what is missing, write records and tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", metavar="CONFIG", help="study: a YAML file of tools/studies/configs/fine_tuned/")
-    parser.add_argument("--data-dir", required=True, metavar="DIR", help="image folder, a folder a class")
-    parser.add_argument("--weights", metavar="DIR", help="folder of the weights of the backbone")
-    parser.add_argument("--cache", default="output/studies/frozen", metavar="DIR", help="folder of images and features")
+    add_arguments(parser)
     parser.add_argument("--heads", required=True, metavar="DIR", help="trained heads: --save of frozen_heads.py")
     parser.add_argument(
         "--record", required=True, metavar="FILE", help="record of frozen_heads.py, its .json in --docs"
     )
-    parser.add_argument("--docs", required=True, metavar="DIR", help="folder of record and tables")
     parser.add_argument(
         "--save", default="output/studies/fine_tuned", metavar="DIR", help="keep the first draw's networks there"
     )
@@ -182,19 +169,15 @@ def main() -> int:
             if name not in records:
                 rate = first[name]["chosen"]["lr"]
                 records[name] = run_head(study, maps, name, Path(args.heads), rate, Path(args.save))
-                write_text(record, json.dumps(_ordered(study, records), indent=1) + "\n")
+                write_text(record, json.dumps(ordered(study, records), indent=1) + "\n")
     except (ValueError, FileNotFoundError) as error:
         print(f"fine_tuned_ends.py: error: {error}", file=sys.stderr)
         return 1
-    shown = tables({**study["frozen"], "heads": study["heads"]}, _ordered(study, records), maps.targets)
+    shown = tables({**study["frozen"], "heads": study["heads"]}, ordered(study, records), maps.targets)
     text = f"# {study['title']}\n\n{shown}"
     write_text(record.with_suffix(".md"), text)
     print(text)
     return 0
-
-
-def _ordered(study: dict[str, Any], records: dict[str, Any]) -> dict[str, Any]:
-    return {name: records[name] for name in study["heads"] if name in records}
 
 
 if __name__ == "__main__":

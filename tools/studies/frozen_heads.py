@@ -57,6 +57,16 @@ def trial_draw(study: dict[str, Any], targets: Tensor) -> tuple[Tensor, Tensor]:
     return rows[kept], rows[held]
 
 
+def settings_of(study: dict[str, Any], name: str) -> dict[str, Any]:
+    """A head's settings, without the values to try."""
+    return {key: value for key, value in study["heads"][name].items() if key != "tune"}
+
+
+def ordered(study: dict[str, Any], records: dict[str, Any]) -> dict[str, Any]:
+    """The records that are there, in the order of the study's heads."""
+    return {name: records[name] for name in study["heads"] if name in records}
+
+
 def slug(name: str) -> str:
     """A head's name in a file name."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower())
@@ -76,8 +86,7 @@ def _save(head: Head, folder: Path | None, name: str, part: str | int) -> None:
 
 def run_head(study: dict[str, Any], maps: Maps, name: str, save: Path | None = None) -> dict[str, Any]:
     """Tune one head on held-out images of the first draw, then train and test it on every draw, and save all."""
-    settings = dict(study["heads"][name])
-    grid = settings.pop("tune", study["tune"])
+    settings, grid = settings_of(study, name), study["heads"][name].get("tune", study["tune"])
     how, seeds = study["train"], study["seeds"]
     trials: list[dict[str, float]] = []
     kept, held = trial_draw(study, maps.targets)
@@ -107,7 +116,7 @@ def run_head(study: dict[str, Any], maps: Maps, name: str, save: Path | None = N
 
 def keep_heads(study: dict[str, Any], maps: Maps, name: str, chosen: dict[str, float], save: Path) -> None:
     """Train a head that is in the record already with the values chosen there, where `save` lacks it."""
-    settings = {key: value for key, value in study["heads"][name].items() if key != "tune"}
+    settings = settings_of(study, name)
     first = study["seeds"][0]
     parts = [("trial", trial_draw(study, maps.targets)[0], first)]
     parts += [(str(seed), draw(study, maps.targets, seed)[0], seed) for seed in study["seeds"]]
@@ -143,14 +152,19 @@ def tables(study: dict[str, Any], records: dict[str, Any], targets: Tensor) -> s
     return markdown(head, rows) + "\n" + markdown(["Head", "Trial", "Held-out top-1"], trials)
 
 
-def main() -> int:
-    """Run what is missing, write records and tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("config", metavar="CONFIG", help="study: a YAML file of tools/studies/configs/")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that both stages have."""
     parser.add_argument("--data-dir", required=True, metavar="DIR", help="image folder, a folder a class")
     parser.add_argument("--weights", metavar="DIR", help="folder of the weights of the backbone")
     parser.add_argument("--cache", default="output/studies/frozen", metavar="DIR", help="folder of images and features")
     parser.add_argument("--docs", required=True, metavar="DIR", help="folder of record and tables")
+
+
+def main() -> int:
+    """Run what is missing, write records and tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config", metavar="CONFIG", help="study: a YAML file of tools/studies/configs/")
+    add_arguments(parser)
     parser.add_argument("--save", metavar="DIR", help="keep the trained heads there")
     parser.add_argument(
         "--end",
@@ -177,12 +191,10 @@ def main() -> int:
     for name in args.heads or study["heads"]:
         if name not in records:
             records[name] = run_head(study, maps, name, Path(args.save) if args.save else None)
-            ordered = {head: records[head] for head in study["heads"] if head in records}
-            write_text(record, json.dumps(ordered, indent=1) + "\n")
+            write_text(record, json.dumps(ordered(study, records), indent=1) + "\n")
         elif args.save:
             keep_heads(study, maps, name, records[name]["chosen"], Path(args.save))
-    ordered = {head: records[head] for head in study["heads"] if head in records}
-    text = f"# {study['title']}\n\n{tables(study, ordered, maps.targets)}"
+    text = f"# {study['title']}\n\n{tables(study, ordered(study, records), maps.targets)}"
     write_text(record.with_suffix(".md"), text)
     print(text)
     return 0

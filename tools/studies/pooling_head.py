@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,23 +54,54 @@ def train_head(maps: Maps, rows: Tensor, settings: dict[str, Any], how: dict[str
     torch.manual_seed(seed)
     head = Head(maps.features.shape[2], int(maps.targets.max()) + 1, settings)
     head.start(maps, rows)
-    optimizer = torch.optim.SGD(head.parameters(), lr=how["lr"], momentum=0.9, weight_decay=how["weight_decay"])
-    steps = how["epochs"] * (len(rows) // how["batch_size"])
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, how["lr"], total_steps=steps, pct_start=how["warmup"], cycle_momentum=False
-    )
     head.train()
+    train(head, [(head, how["lr"])], maps, rows, how)
+    return head.eval()
+
+
+def train(
+    net: nn.Module,
+    parts: Sequence[tuple[nn.Module, float]],
+    maps: Maps,
+    rows: Tensor,
+    how: dict[str, Any],
+    layout: torch.memory_format = torch.contiguous_format,
+) -> list[float]:
+    """Train `net` by SGD on the maps of the images `rows`, upright or mirrored by chance, in the modes that it is in.
+
+    Args:
+        net: Takes maps `(B, C, h, w)` in the memory layout `layout`, gives logits.
+        parts: Modules of `net` with the highest rate of each; the rates rise and fall together, once.
+        maps: The maps.
+        rows: Indices of the images.
+        how: `epochs`, `batch_size`, `warmup` (share of the updates), `smoothing`, `weight_decay`.
+        layout: As `net` wants its maps.
+
+    Returns:
+        The mean loss of each epoch.
+    """
+    groups = [{"params": part.parameters(), "lr": rate} for part, rate in parts]
+    optimizer = torch.optim.SGD(groups, lr=parts[0][1], momentum=0.9, weight_decay=how["weight_decay"])
+    size = how["batch_size"]
+    updates = len(rows) // size
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, [rate for _, rate in parts], total_steps=how["epochs"] * updates, pct_start=how["warmup"],
+        cycle_momentum=False,
+    )  # fmt: skip
+    losses = []
     for _ in range(how["epochs"]):
-        order = rows[torch.randperm(len(rows))]
-        for start in range(0, len(order) - how["batch_size"] + 1, how["batch_size"]):
-            batch = order[start : start + how["batch_size"]]
-            features = maps.features[batch, torch.randint(2, (len(batch),))].float()
-            loss = cross_entropy(head(features), maps.targets[batch], label_smoothing=how["smoothing"])
+        order, total = rows[torch.randperm(len(rows))], 0.0
+        for start in range(0, len(order) - size + 1, size):
+            batch = order[start : start + size]
+            features = maps.features[batch, torch.randint(2, (size,))].float().contiguous(memory_format=layout)
+            loss = cross_entropy(net(features), maps.targets[batch], label_smoothing=how["smoothing"])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
-    return head.eval()
+            total += loss.item()
+        losses.append(total / updates)
+    return losses
 
 
 @torch.inference_mode()
