@@ -21,6 +21,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +66,9 @@ def finished(folder: Path, epochs: int) -> bool:
     return (folder / "test.json").is_file() and len(read_summary(folder / "summary.csv", "").epochs) >= epochs
 
 
-def train_cell(cell: Cell, study: Study, data_dir: str, output: Path, test: bool) -> None:
+def train_cell(
+    cell: Cell, study: Study, data_dir: str, output: Path, test: bool, callbacks: Sequence[Callback] = ()
+) -> None:
     """Train one run, going on from its last epoch, and show it the test images once."""
     for module in study.modules:
         importlib.import_module(module)
@@ -86,7 +89,7 @@ def train_cell(cell: Cell, study: Study, data_dir: str, output: Path, test: bool
         "resume": str(last) if last.is_file() else "",
     }
     args = resolve_args(cell.recipe, keys)
-    made = train(args, [WallTime(), PrintEpochs(f"{cell.folder}, ")], data.loaders)
+    made = train(args, [WallTime(), PrintEpochs(f"{cell.folder}, "), *callbacks], data.loaders)
     if test:
         _test(made.model, args, seen_once, folder)
 
@@ -113,7 +116,7 @@ def _test(model: Any, args: argparse.Namespace, images: Images, folder: Path) ->
 def run_all(cells: list[Cell], study: Study, args: argparse.Namespace, test: bool) -> None:
     """Train what is missing among `cells`, `--jobs` at a time, each in a process of its own."""
     output = Path(args.output)
-    missing = [cell for cell in cells if not _done(output / cell.folder, cell, test)]
+    missing = [cell for cell in cells if not done(output / cell.folder, cell, test)]
     _images(study, args.data_dir, output / "data", 0)  # packed before several processes read it
     threads = max(1, torch.get_num_threads() // args.jobs)
     context = multiprocessing.get_context("spawn")
@@ -128,7 +131,8 @@ def run_all(cells: list[Cell], study: Study, args: argparse.Namespace, test: boo
             raise
 
 
-def _done(folder: Path, cell: Cell, test: bool) -> bool:
+def done(folder: Path, cell: Cell, test: bool) -> bool:
+    """Whether a run is complete; with `test`, whether it has seen the test images too."""
     if not (folder / "summary.csv").is_file():
         return False
     if test:
@@ -145,7 +149,8 @@ def choose(entry: Entry, output: Path) -> dict[str, Any]:
     return {name: best.keys[name] for name in entry.tune if name != "epochs"}
 
 
-def _tuned(entry: Entry, study: Study) -> Entry:
+def tuned(entry: Entry, study: Study) -> Entry:
+    """The entry whose trials choose this one's tuned keys: itself, or the one that it names."""
     return study.entry(entry.tuned_as) if entry.tuned_as else entry
 
 
@@ -188,7 +193,7 @@ def _run(study: Study, entries: list[Entry], args: argparse.Namespace, parser: a
     trials = [cell for entry in entries if entry.tune for cell in entry.trials()]
     if args.list:
         for cell in trials + [cell for entry in entries for cell in entry.cells({})]:
-            print(f"{'done' if _done(output / cell.folder, cell, '-tune-' not in cell.name) else '    '} {cell.folder}")
+            print(f"{'done' if done(output / cell.folder, cell, '-tune-' not in cell.name) else '    '} {cell.folder}")
         return 0
     if args.tables and args.figure:
         drawn = replace(study, entries=tuple(entries), title=args.title or study.title)
@@ -200,7 +205,7 @@ def _run(study: Study, entries: list[Entry], args: argparse.Namespace, parser: a
         for start in {entry.keys.get("model_kwargs", {}).get("start") for entry in entries} - {None}:
             start_file(start)
         run_all(trials, study, args, test=False)
-        cells = [cell for entry in entries for cell in entry.cells(choose(_tuned(entry, study), output))]
+        cells = [cell for entry in entries for cell in entry.cells(choose(tuned(entry, study), output))]
         cells.sort(key=lambda cell: cell.seed)  # what is compared with each other is complete early
         run_all(cells, study, args, test=True)
     print(f"wrote {write_report(study, output, docs)}")

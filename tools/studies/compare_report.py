@@ -103,6 +103,7 @@ def outcomes(study: Study, docs: Path) -> dict[str, dict[int, Outcome]]:
 def results_table(study: Study, found: dict[str, dict[int, Outcome]]) -> str:
     """Test accuracy, gain over the run it is set against with its paired test, matching epoch and seconds per epoch."""
     rows = []
+    further = any(entry.reach for entry in study.entries)
     for entry in study.entries:
         runs = found[entry.name]
         if not runs:
@@ -111,6 +112,7 @@ def results_table(study: Study, found: dict[str, dict[int, Outcome]]) -> str:
         row += [spread([run.per_class for run in runs.values()])]
         row += [spread([run.loss for run in runs.values()])]
         row += [f"{sum(run.held_out[-1] for run in runs.values()) / len(runs):.2f}", *_versus(entry, found)]
+        row += [_reach(entry, study, found)] if further else []
         row += [f"{sum(run.seconds for run in runs.values()) / len(runs):.0f}"]
         rows.append(row)
     head = [
@@ -123,7 +125,9 @@ def results_table(study: Study, found: dict[str, dict[int, Outcome]]) -> str:
         "Gain",
         "Only it right : only the other, p",
     ]
-    return markdown([*head, "Reaches the other's last held-out top-1 at epoch", "Seconds an epoch"], rows)
+    head += ["Reaches the other's last held-out top-1 at epoch"]
+    head += ["Reaches another run's at epoch"] if further else []
+    return markdown([*head, "Seconds an epoch"], rows)
 
 
 def _versus(entry: Entry, found: dict[str, dict[int, Outcome]]) -> list[str]:
@@ -136,6 +140,16 @@ def _versus(entry: Entry, found: dict[str, dict[int, Outcome]]) -> list[str]:
     paired = "; ".join(f"{ours} : {theirs}, {p:.2g}" for ours, theirs, p in tests)
     reached = [_reached(runs[seed].held_out, others[seed].held_out[-1]) for seed in seeds]
     return [_signed(gains), paired, ", ".join(reached)]
+
+
+def _reach(entry: Entry, study: Study, found: dict[str, dict[int, Outcome]]) -> str:
+    """Epoch at which an entry's runs reach the final accuracy of `reach`, by seed, and that entry's label."""
+    runs, others = found[entry.name], found.get(entry.reach or "", {})
+    seeds = sorted(set(runs) & set(others))
+    if not entry.reach or not seeds:
+        return ""
+    epochs = ", ".join(_reached(runs[seed].held_out, others[seed].held_out[-1]) for seed in seeds)
+    return f"{study.entry(entry.reach).label}: {epochs}"
 
 
 def _reached(curve: Sequence[float], target: float) -> str:

@@ -11,6 +11,7 @@ runs:
   shufflenet-gap: {keys: {model: shufflenet_v2_x1_0}}
   shufflenet-gcp: {keys: {model: shufflenet_v2_x1_0_gcp}, against: shufflenet-gap}
                                        # tuned_as: shufflenet-gap takes that run's tuned keys
+                                       # reach: another run, whose final accuracy is looked for along the way
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import yaml
 
 _TOP = ("title", "data", "recipe", "keys", "seeds", "tune", "runs", "modules")
 _DATA = ("pixels", "held_out", "train_per_class", "exclude")
-_RUN = ("recipe", "keys", "seeds", "tune", "tuned_as", "against", "label")
+_RUN = ("recipe", "keys", "seeds", "tune", "tuned_as", "against", "reach", "label")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a study's table: a run over several seeds, tuned or not, and the run it is compared with."""
+    """One line of a study's table: a run over several seeds, tuned or not, and the runs it is compared with.
+
+    `against` is compared in everything, `reach` only in the epoch at which its final accuracy is reached.
+    """
 
     name: str
     label: str
@@ -55,6 +59,7 @@ class Entry:
     tune: dict[str, Any] = field(default_factory=dict, hash=False)
     against: str | None = None
     tuned_as: str | None = None
+    reach: str | None = None
 
     def trials(self) -> Iterator[Cell]:
         """The short runs that choose its tuned keys, at the first seed."""
@@ -114,8 +119,9 @@ def read_study(path: str | Path) -> Study:
     entries = tuple(_entry(path, text, name, run or {}) for name, run in text["runs"].items())
     names = [entry.name for entry in entries]
     for entry in entries:
-        if entry.against is not None and entry.against not in names:
-            raise ValueError(f"{path}: run {entry.name} is set against {entry.against!r}; runs are {', '.join(names)}.")
+        for what, other in (("is set against", entry.against), ("is to reach", entry.reach)):
+            if other is not None and other not in names:
+                raise ValueError(f"{path}: run {entry.name} {what} {other!r}; runs are {', '.join(names)}.")
         if entry.tuned_as is not None and not any(o.name == entry.tuned_as and o.tune for o in entries):
             raise ValueError(
                 f"{path}: run {entry.name} is tuned as {entry.tuned_as!r}, which is not a run with trials."
@@ -140,4 +146,5 @@ def _entry(path: Path, text: dict[str, Any], name: str, run: dict[str, Any]) -> 
     seeds = tuple(run.get("seeds", text.get("seeds", (0,))))
     tuned_as = run.get("tuned_as")
     tune = {} if tuned_as else run.get("tune", text.get("tune")) or {}
-    return Entry(str(name), str(run.get("label", name)), recipe, keys, seeds, tune, run.get("against"), tuned_as)
+    compared = {what: run.get(what) for what in ("against", "reach")}
+    return Entry(str(name), str(run.get("label", name)), recipe, keys, seeds, tune, tuned_as=tuned_as, **compared)

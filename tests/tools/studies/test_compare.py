@@ -73,6 +73,7 @@ def test_shipped_configurations_are_studies_of_known_models(tool) -> None:
         ({"data": {"held_out": 0.1}}, "data.pixels, the side of the stored images, must be at least 1, got None"),
         ({"data": {"pixels": 8, "held_out": 1.5}}, "data.held_out must be a share between 0 and 1, got 1.5"),
         ({"runs": {"a": {"against": "b"}}}, "run a is set against 'b'; runs are a"),
+        ({"runs": {"a": {"reach": "b"}}}, "run a is to reach 'b'; runs are a"),
         ({"recipe": None}, "run one has no recipe"),
         ({"data": {"pixels": 8, "size": 1}}, "unknown key size; known are pixels, held_out, train_per_class"),
         ({"data": {"pixels": 8, "train_per_class": 1}}, "data.train_per_class must be 2 or more images, got 1"),
@@ -162,6 +163,21 @@ def test_mcnemar_is_the_exact_binomial_test(tool) -> None:
     assert ours == sum(a and not b for a, b in zip(first, second, strict=True))
     assert p == pytest.approx(binomtest(ours, ours + theirs, 0.5).pvalue, rel=1e-12)
     assert tool("compare_report").mcnemar([True], [True]) == (0, 0, 1.0)
+
+
+def test_epoch_that_reaches_another_run(tool, tmp_path: Path) -> None:
+    """`against` is the twin under the same schedule, `reach` the one that trained longer: a column each."""
+    runs = {"slow": {}, "one": {}, "two": {"against": "one", "reach": "slow"}, "late": {"reach": "slow"}}
+    study = tool("study_config").read_study(write_study(tmp_path / "s.yaml", runs=runs))
+    report = tool("compare_report")
+    curves = {"slow": (30.0, 55.0), "one": (40.0, 50.0), "two": (50.0, 55.0), "late": (10.0, 20.0)}
+    found = {name: {0: report.Outcome(curve, 1.0, 50.0, 1.0, (True, False), 50.0)} for name, curve in curves.items()}
+    lines = [line.split("|") for line in report.results_table(study, found).splitlines()[2:]]
+    cells = {line[1].strip(): [cell.strip() for cell in line[-4:-2]] for line in lines}
+    assert cells == {"slow": ["", ""], "one": ["", ""], "two": ["1", "slow: 2"], "late": ["", "slow: never"]}
+    for entry in study.entries:
+        object.__setattr__(entry, "reach", None)
+    assert "another run" not in report.results_table(study, found)
 
 
 def test_whole_study_then_nothing_left_to_do(tool, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -1,0 +1,91 @@
+"""The landscape of a study's runs on a few images: same trainings, probes, tables, refusals."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from toy_images import TINY, image_folder
+
+TOOLS = Path(__file__).parents[3] / "tools" / "studies"
+pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
+STUDY = {
+    "title": "toy",
+    "data": {"pixels": 32, "held_out": 0.25},
+    "recipe": "shufflenetv2_adju",
+    "keys": {
+        "model": TINY,
+        "batch_size": 8,
+        "epochs": 2,
+        "sched": "gcp_shufflenetv2_adju:stretch",
+        "lr": 0.05,
+        "img_size": 32,
+        "color_jitter": None,
+        "device": "cpu",
+    },
+    "runs": {"one": {"label": "One"}, "two": {"keys": {"momentum": 0.5}, "against": "one"}},
+}
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return importlib.import_module
+
+
+def run(tool, monkeypatch, *words: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["landscape_study.py", *map(str, words)])
+    return tool("landscape_study").main()
+
+
+def test_probed_runs_are_the_studys_and_leave_their_landscape(tool, tmp_path: Path, monkeypatch) -> None:
+    data = image_folder(tmp_path / "data", train=16, validation=6)
+    config = tmp_path / "toy.yaml"
+    config.write_text(yaml.safe_dump(STUDY))
+    words = [config, "--data-dir", data, "--output", tmp_path / "out", "--docs", tmp_path / "docs"]
+    words += ["--runs", "one", "two", "--every", 1, "--images", 4, "--points", 3]
+    assert run(tool, monkeypatch, *words) == 0
+    page = (tmp_path / "docs" / "results.md").read_text()
+    probes = {name: (tmp_path / "docs" / f"{name}.csv").read_text() for name in ("one", "two")}
+    assert [text.count("\n") for text in probes.values()] == [7, 7]  # three updates an epoch
+    assert "3 step sizes in [0.05, " in page
+    assert "**Updates 0 to 5**" in page
+    assert "**Updates 3 to 5**" in page
+    assert "| One | 6 |" in page
+    assert (tmp_path / "docs" / "landscape.png").stat().st_size > 1000
+
+    study = tool("study_config").read_study(config)
+    cell = study.entry("two").cells({})[0]
+    tool("compare").train_cell(cell, study, str(data), tmp_path / "plain", test=False)
+    plain, probed = ((tmp_path / name / "two-seed0" / "summary.csv").read_text() for name in ("plain", "out"))
+    assert plain == probed
+    assert f"{float(plain.splitlines()[-1].split(',')[3]):.2f} |" in page
+
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.tar")}
+    assert run(tool, monkeypatch, *words) == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.tar")} == before
+    assert run(tool, monkeypatch, config, "--tables", "--docs", tmp_path / "docs", "--runs", "one", "two") == 0
+    assert (tmp_path / "docs" / "results.md").read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "text"),
+    [
+        ({}, ["--runs", "three"], "no run three in .*; it has one, two"),
+        ({}, ["--runs", "one", "--data-dir", "gone"], "no folder 'gone'"),
+        ({"tune": {"lr": [0.1], "epochs": 1}}, ["--runs", "one", "--data-dir", "x"], "run one is tuned: .*--records"),
+        ({}, ["--runs", "one", "--tables", "--docs", "gone"], "No such file .*one.csv"),
+    ],
+)
+def test_errors_are_one_sentence(tool, tmp_path: Path, monkeypatch, capsys, changes, words, text) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "toy.yaml"
+    config.write_text(yaml.safe_dump({**STUDY, **changes}))
+    assert run(tool, monkeypatch, config, *words) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(text, error)
