@@ -1,12 +1,13 @@
-"""Robustness of Fashion-MNIST classifiers, both benchmarks, in one command.
+"""Robustness of classifiers against the first of them, both benchmarks made on the fly, in one command.
 
-    python tools/studies/robustness_fmnist.py --data-dir DIR --output OUT --pretrained \\
-        --model shufflenet_v2_x1_0.adju_fmnist shufflenet_v2_x1_0_gcp.adju_fmnist --label GAP GCP
+    python tools/studies/robustness_twins.py --data-dir IMAGENETTE/val --output OUT --label GAP GCP \\
+        --model shufflenet_v2_x1_0 shufflenet_v2_x1_0_gcp --checkpoint GAP/last.pth.tar GCP/last.pth.tar --clips 200
 
-Checkpoints instead of pretrained weights: `--checkpoint FILE FILE`, one per model. The first model is the baseline of
-the normalised scores. DIR holds Fashion-MNIST's test set as `timm-gcp data fashion-mnist` or Debian leave it. OUT
-receives what `timm-gcp robustness` writes, and `robustness.md` with both summaries; what is measured already is not
-measured again. Options that aren't named here go to both benchmarks (`--limit`, `--img-size`, `--batch-size`, ...).
+`--pretrained` in place of checkpoints takes the models' own weights, `--dataset torch/fashion_mnist` takes the test set
+of Fashion-MNIST. The first model is the baseline of the normalised scores. OUT receives what `timm-gcp robustness`
+writes, and `robustness.md` with both summaries; what is measured already is not measured again. Options that aren't
+named here go to both benchmarks (`--limit`, `--img-size`, `--batch-size`, ...); `--clips` is the second's `--limit`,
+whose images become clips of 31 frames.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ from timm_gcp.cli import main as timm_gcp_command
 from timm_gcp.common.files import write_text
 from timm_gcp.robustness import report
 from timm_gcp.robustness.results import result_path
-from timm_gcp.robustness.sources import FASHION_MNIST
 
-HEADER = "<!-- Written by tools/studies/robustness_fmnist.py. -->"
+HEADER = "<!-- Written by tools/studies/robustness_twins.py. -->"
 
 
 def run(benchmark: str, output: Path, options: Sequence[str]) -> dict[str, Any]:
     """Run one benchmark twice: to measure, then against the first model's own results. Return its JSON."""
-    words = ["robustness", benchmark, "--on-the-fly", "--dataset", FASHION_MNIST, "--output", str(output), *options]
+    words = ["robustness", benchmark, "--on-the-fly", "--output", str(output), *options]
     if benchmark == "c":
         words.append("--extra")
     file = output / f"robustness_{benchmark}.json"
@@ -79,9 +79,11 @@ def write_report(contents: dict[str, dict[str, Any]], output: Path) -> None:
 def main() -> int:
     """Parse the arguments and run both benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("output/robustness_fmnist"), metavar="DIR")
+    parser.add_argument("--output", type=Path, default=Path("output/robustness_twins"), metavar="DIR")
+    parser.add_argument("--clips", metavar="N", help="images that become clips, evenly spaced; --limit if left out")
     args, options = parser.parse_known_args()
-    contents = {benchmark: run(benchmark, args.output, options) for benchmark in ("c", "p")}
+    of_p = [*options, "--limit", args.clips] if args.clips else options
+    contents = {benchmark: run(benchmark, args.output, options if benchmark == "c" else of_p) for benchmark in "cp"}
     write_report(contents, args.output)
     print(f"written: {args.output / 'robustness.md'}")
     return 0
