@@ -73,7 +73,7 @@ ITEMS = (
         measure=_measure,
         cost=lambda: f"{hours(row.source for row in ROWS)}; the probes take about a tenth more",
         claim="both ranges are narrower with GCP, and the losses lower",
-        here=lambda: "not run on ImageNet; ShuffleNet V2 and ResNet-18 on Fashion-MNIST: [study](landscape.md)",
+        here=lambda: "not run on ImageNet; a small ShuffleNet V2 on Tiny-ImageNet at 32 px: [study](landscape.md)",
         draw=_draw,
         notes=(
             "The paper draws the bands and prints no figures. Narrower is smoother (Δl) and steadier (Δg).",

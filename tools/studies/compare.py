@@ -108,9 +108,14 @@ def _test(model: Any, args: argparse.Namespace, images: Images, folder: Path) ->
     result = evaluate(model, TensorLoader(*images, args, config, False), torch.device(args.device))
     predictions, targets = result.predictions[:, 0].tolist(), result.targets.tolist()
     right = [guess == target for guess, target in zip(predictions, targets, strict=True)]
-    record = {**result.metrics, "mean_per_class": mean_per_class(targets, right)}
+    record = {**result.metrics, "mean_per_class": mean_per_class(targets, right), "parameters": parameters(model)}
     record.update(predictions=predictions, targets=targets)
     write_text(folder / "test.json", json.dumps(record) + "\n")
+
+
+def parameters(model: Any) -> int:
+    """Number of a model's parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def run_all(cells: list[Cell], study: Study, args: argparse.Namespace, test: bool) -> None:

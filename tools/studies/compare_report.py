@@ -20,7 +20,7 @@ _RECORDS = ("summary.csv", "seconds.csv", "test.json")
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: held-out accuracy per epoch, seconds per epoch, and its answers on the test images."""
+    """A finished run: held-out accuracy per epoch, seconds per epoch, its answers on the test images, and its size."""
 
     held_out: tuple[float, ...]
     seconds: float
@@ -28,6 +28,7 @@ class Outcome:
     loss: float
     right: tuple[bool, ...]
     per_class: float
+    parameters: int | None = None
 
 
 def keep_records(study: Study, output: Path, docs: Path) -> None:
@@ -50,7 +51,9 @@ def read_outcome(folder: Path) -> Outcome | None:
     test = json.loads((folder / "test.json").read_text())
     right = tuple(p == t for p, t in zip(test["predictions"], test["targets"], strict=True))
     mean = mean_per_class(test["targets"], right)
-    return Outcome(curve.top1, seconds[len(seconds) // 2], test["top1"], test["loss"], right, mean)
+    return Outcome(
+        curve.top1, seconds[len(seconds) // 2], test["top1"], test["loss"], right, mean, test.get("parameters")
+    )
 
 
 def mean_per_class(targets: Sequence[int], right: Sequence[bool]) -> float:
@@ -104,11 +107,13 @@ def results_table(study: Study, found: dict[str, dict[int, Outcome]]) -> str:
     """Test accuracy, gain over the run it is set against with its paired test, matching epoch and seconds per epoch."""
     rows = []
     further = any(entry.reach for entry in study.entries)
+    counted = any(run.parameters for runs in found.values() for run in runs.values())
     for entry in study.entries:
         runs = found[entry.name]
         if not runs:
             continue
-        row = [entry.label, str(len(runs)), spread([run.top1 for run in runs.values()])]
+        row = [entry.label, *([_parameters(runs)] if counted else []), str(len(runs))]
+        row += [spread([run.top1 for run in runs.values()])]
         row += [spread([run.per_class for run in runs.values()])]
         row += [spread([run.loss for run in runs.values()])]
         row += [f"{sum(run.held_out[-1] for run in runs.values()) / len(runs):.2f}", *_versus(entry, found)]
@@ -117,6 +122,7 @@ def results_table(study: Study, found: dict[str, dict[int, Outcome]]) -> str:
         rows.append(row)
     head = [
         "Run",
+        *(["Parameters"] if counted else []),
         "Seeds",
         "Test top-1",
         "Mean per class",
@@ -140,6 +146,11 @@ def _versus(entry: Entry, found: dict[str, dict[int, Outcome]]) -> list[str]:
     paired = "; ".join(f"{ours} : {theirs}, {p:.2g}" for ours, theirs, p in tests)
     reached = [_reached(runs[seed].held_out, others[seed].held_out[-1]) for seed in seeds]
     return [_signed(gains), paired, ", ".join(reached)]
+
+
+def _parameters(runs: dict[int, Outcome]) -> str:
+    count = next(iter(runs.values())).parameters
+    return f"{count:,}" if count else ""
 
 
 def _reach(entry: Entry, study: Study, found: dict[str, dict[int, Outcome]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -70,6 +71,15 @@ def test_probed_runs_are_the_studys_and_leave_their_landscape(tool, tmp_path: Pa
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.tar")} == before
     assert run(tool, monkeypatch, config, "--tables", "--docs", tmp_path / "docs", "--runs", "one", "two") == 0
     assert (tmp_path / "docs" / "results.md").read_text() == page
+
+
+def test_published_tables_are_those_of_the_csv_files(tool, tmp_path: Path, monkeypatch) -> None:
+    published = TOOLS.parents[1] / "docs" / "landscape"
+    shutil.copytree(published, tmp_path / "docs")
+    config = TOOLS / "configs" / "tiny_imagenet.yaml"
+    words = ["--tables", "--docs", tmp_path / "docs", "--runs", "gap-adju", "gcp-adju"]
+    assert run(tool, monkeypatch, config, *words) == 0
+    assert (tmp_path / "docs" / "results.md").read_text() == (published / "results.md").read_text()
 
 
 @pytest.mark.parametrize(
