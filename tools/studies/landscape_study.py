@@ -147,7 +147,7 @@ def write_results(study: Study, cells: list[Cell], docs: Path) -> Path:
         FileNotFoundError: A run has no CSV there.
     """
     runs = {study.entry(cell.name).label: read_records(docs / f"{cell.name}.csv") for cell in cells}
-    plot_landscape({study.title: runs}, docs / "landscape.png", log_scale=True)
+    plot_landscape({study.title.partition(":")[0]: runs}, docs / "landscape.png")
     write_text(docs / "results.md", HEADER + "\n\n" + tables(study, cells, runs, docs))
     return docs / "results.md"
 
