@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare_report import mean_per_class, write_figure, write_report
 from image_tensors import Images, hold_out, study_images
 from started import VARIABLE, start_file
-from study_config import Cell, Entry, Study, read_study
+from study_config import Cell, Entry, Study, check_runs, read_study
 
 from timm_gcp.common.files import write_text
 from timm_gcp.inference.evaluate import evaluate
@@ -108,14 +108,10 @@ def _test(model: Any, args: argparse.Namespace, images: Images, folder: Path) ->
     result = evaluate(model, TensorLoader(*images, args, config, False), torch.device(args.device))
     predictions, targets = result.predictions[:, 0].tolist(), result.targets.tolist()
     right = [guess == target for guess, target in zip(predictions, targets, strict=True)]
-    record = {**result.metrics, "mean_per_class": mean_per_class(targets, right), "parameters": parameters(model)}
+    record = {**result.metrics, "mean_per_class": mean_per_class(targets, right)}
+    record["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     record.update(predictions=predictions, targets=targets)
     write_text(folder / "test.json", json.dumps(record) + "\n")
-
-
-def parameters(model: Any) -> int:
-    """Number of a model's parameters."""
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def run_all(cells: list[Cell], study: Study, args: argparse.Namespace, test: bool) -> None:
@@ -180,10 +176,7 @@ def main() -> int:
         os.environ[VARIABLE] = str(Path(args.weights).resolve())  # for the processes that train
     try:
         study = read_study(args.config)
-        unknown = [name for name in args.runs or () if name not in [entry.name for entry in study.entries]]
-        if unknown:
-            names = ", ".join(entry.name for entry in study.entries)
-            raise ValueError(f"no run {', '.join(unknown)} in {args.config}; it has {names}.")
+        check_runs(study, args.runs or (), args.config)
         args.output = args.output or f"output/studies/{Path(args.config).stem}"
         entries = [entry for entry in study.entries if not args.runs or entry.name in args.runs]
         return _run(study, entries, args, parser)

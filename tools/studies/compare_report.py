@@ -31,6 +31,9 @@ class Outcome:
     parameters: int | None = None
 
 
+Found = dict[str, dict[int, Outcome]]  # finished runs by entry and seed
+
+
 def keep_records(study: Study, output: Path, docs: Path) -> None:
     """Copy the small files of every run, trials included, to `docs`."""
     for entry in study.entries:
@@ -94,16 +97,16 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def outcomes(study: Study, docs: Path) -> dict[str, dict[int, Outcome]]:
+def outcomes(study: Study, docs: Path) -> Found:
     """The finished runs by entry and seed."""
-    found: dict[str, dict[int, Outcome]] = {}
+    found: Found = {}
     for entry in study.entries:
         runs = {cell.seed: read_outcome(docs / "runs" / cell.folder) for cell in entry.cells({})}
         found[entry.name] = {seed: run for seed, run in runs.items() if run is not None}
     return found
 
 
-def results_table(study: Study, found: dict[str, dict[int, Outcome]]) -> str:
+def results_table(study: Study, found: Found) -> str:
     """Test accuracy, gain over the run it is set against with its paired test, matching epoch and seconds per epoch."""
     rows = []
     further = any(entry.reach for entry in study.entries)
@@ -136,16 +139,14 @@ def results_table(study: Study, found: dict[str, dict[int, Outcome]]) -> str:
     return markdown([*head, "Seconds an epoch"], rows)
 
 
-def _versus(entry: Entry, found: dict[str, dict[int, Outcome]]) -> list[str]:
-    runs, others = found[entry.name], found.get(entry.against or "", {})
-    seeds = sorted(set(runs) & set(others))
+def _versus(entry: Entry, found: Found) -> list[str]:
+    runs, others, seeds = _common(entry.name, entry.against, found)
     if not seeds:
         return ["", "", ""]
     gains = [runs[seed].top1 - others[seed].top1 for seed in seeds]
     tests = [mcnemar(runs[seed].right, others[seed].right) for seed in seeds]
     paired = "; ".join(f"{ours} : {theirs}, {p:.2g}" for ours, theirs, p in tests)
-    reached = [_reached(runs[seed].held_out, others[seed].held_out[-1]) for seed in seeds]
-    return [_signed(gains), paired, ", ".join(reached)]
+    return [_signed(gains), paired, _reached(entry.name, entry.against, found)]
 
 
 def _parameters(runs: dict[int, Outcome]) -> str:
@@ -153,18 +154,23 @@ def _parameters(runs: dict[int, Outcome]) -> str:
     return f"{count:,}" if count else ""
 
 
-def _reach(entry: Entry, study: Study, found: dict[str, dict[int, Outcome]]) -> str:
-    """Epoch at which an entry's runs reach the final accuracy of `reach`, by seed, and that entry's label."""
-    runs, others = found[entry.name], found.get(entry.reach or "", {})
-    seeds = sorted(set(runs) & set(others))
-    if not entry.reach or not seeds:
-        return ""
-    epochs = ", ".join(_reached(runs[seed].held_out, others[seed].held_out[-1]) for seed in seeds)
-    return f"{study.entry(entry.reach).label}: {epochs}"
+def _common(name: str, other: str | None, found: Found) -> tuple[dict[int, Outcome], dict[int, Outcome], list[int]]:
+    """The finished runs of two entries by seed, and the seeds that both have."""
+    runs, others = found[name], found.get(other or "", {})
+    return runs, others, sorted(set(runs) & set(others))
 
 
-def _reached(curve: Sequence[float], target: float) -> str:
-    return next((str(epoch + 1) for epoch, value in enumerate(curve) if value >= target), "never")
+def _reached(name: str, other: str | None, found: Found) -> str:
+    """Epochs at which an entry's runs reach the other's final held-out accuracy, by seed; empty without the other."""
+    runs, others, seeds = _common(name, other, found)
+    curves = ((runs[seed].held_out, others[seed].held_out[-1]) for seed in seeds)
+    return ", ".join(next((str(n) for n, top1 in enumerate(curve, 1) if top1 >= end), "never") for curve, end in curves)
+
+
+def _reach(entry: Entry, study: Study, found: Found) -> str:
+    """The same of `reach`, behind that entry's label."""
+    epochs = _reached(entry.name, entry.reach, found)
+    return f"{study.entry(entry.reach).label}: {epochs}" if entry.reach and epochs else ""
 
 
 def _signed(gains: Sequence[float]) -> str:
@@ -172,7 +178,7 @@ def _signed(gains: Sequence[float]) -> str:
     return mean if len(gains) == 1 else f"{mean} ({min(gains):+.2f} to {max(gains):+.2f})"
 
 
-def epochs_table(found: dict[str, dict[int, Outcome]], study: Study) -> str:
+def epochs_table(found: Found, study: Study) -> str:
     """Held-out accuracy after every epoch, a row for each run."""
     length = max((len(run.held_out) for runs in found.values() for run in runs.values()), default=0)
     rows = []
@@ -195,7 +201,7 @@ def tuning_table(study: Study, docs: Path) -> str:
     return markdown(["Run", "Trial", "Held-out top-1"], rows) if rows else ""
 
 
-def draw(study: Study, found: dict[str, dict[int, Outcome]], path: Path) -> Path:
+def draw(study: Study, found: Found, path: Path) -> Path:
     """Held-out accuracy per epoch, mean over seeds with their range."""
     figure = new_figure(7, 4)
     axes = figure.subplots()

@@ -5,14 +5,14 @@
 
 CONFIG is a study of `compare.py`; `--records` is where its tables are, whose trials chose the rates. A probe leaves a
 training as it is. The first run's largest stable step sizes, from a training of its own, bound those of all runs, where
-the paper has no range. Writes `DOCS/NAME.csv` for every run, `DOCS/accuracy.csv`, the figure `DOCS/landscape.png` and
-the tables `DOCS/results.md`. What is complete is not run again; `--tables` writes tables and figure from the CSV files.
+the paper has no range. Writes `DOCS/NAME.csv` and `DOCS/NAME-summary.csv` for every run, the figure
+`DOCS/landscape.png` and the tables `DOCS/results.md`. What is complete is not run again; `--tables` writes tables and
+figure from the CSV files.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from dataclasses import replace
@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import choose, done, train_cell, tuned
-from study_config import Cell, Study, read_study
+from study_config import Cell, Entry, Study, check_runs, read_study
 
 from timm_gcp.common.files import copy, write_text
 from timm_gcp.landscape import (
@@ -60,32 +60,27 @@ def main() -> int:
     args = parser.parse_args()
     try:
         study = read_study(args.config)
-        cells = _cells(study, args)
+        check_runs(study, args.runs, args.config)
+        entries = [study.entry(name) for name in args.runs]
         if not args.tables:
             if not args.data_dir:
                 parser.error("--data-dir is needed to train.")
-            _train(cells, study, args)
-        print(f"wrote {write_results(study, cells, args.docs)}")
+            _train([_cell(entry, study, args.records) for entry in entries], study, args)
+        print(f"wrote {write_results(study.title, entries, args.docs)}")
         return 0
     except (ValueError, FileNotFoundError) as error:
         print(f"landscape_study.py: error: {error}", file=sys.stderr)
         return 1
 
 
-def _cells(study: Study, args: argparse.Namespace) -> list[Cell]:
-    """The runs at their first seed, with the tuned keys that their trials chose."""
-    known = [entry.name for entry in study.entries]
-    unknown = [name for name in args.runs if name not in known]
-    if unknown:
-        raise ValueError(f"no run {', '.join(unknown)} in {args.config}; it has {', '.join(known)}.")
-    cells = []
-    for name in args.runs:
-        source = tuned(study.entry(name), study)
-        if source.tune and not args.tables and args.records is None:
-            raise ValueError(f"run {name} is tuned: name the folder of its trials' records with --records.")
-        chosen = choose(source, _trials(args.records)) if source.tune and not args.tables else {}
-        cells.append(study.entry(name).cells(chosen)[0])
-    return cells
+def _cell(entry: Entry, study: Study, records: Path | None) -> Cell:
+    """A run at its first seed, with the tuned keys that its trials chose."""
+    source = tuned(entry, study)
+    if not source.tune:
+        return entry.cells({})[0]
+    if records is None:
+        raise ValueError(f"run {entry.name} is tuned: name the folder of its trials' records with --records.")
+    return entry.cells(choose(source, _trials(records)))[0]
 
 
 def _trials(records: Path) -> Path:
@@ -124,35 +119,26 @@ def _range(cell: Cell, study: Study, args: argparse.Namespace, output: Path) -> 
 
 
 def _keep(cell: Cell, folder: Path, docs: Path) -> None:
-    """Copy a run's probes, and note its held-out accuracy, in the folder of the results."""
+    """Copy a run's probes and its accuracies per epoch to the folder of the results."""
     docs.mkdir(parents=True, exist_ok=True)
     copy(folder / "landscape.csv", docs / f"{cell.name}.csv")
-    top1 = f"{read_summary(folder / 'summary.csv', cell.name).top1[-1]:.2f}"
-    lines = [f"{name},{value}" for name, value in {**_accuracies(docs), cell.name: top1}.items()]
-    write_text(docs / "accuracy.csv", "\n".join(["run,held_out_top1", *lines]) + "\n")
+    copy(folder / "summary.csv", docs / f"{cell.name}-summary.csv")
 
 
-def _accuracies(docs: Path) -> dict[str, str]:
-    path = docs / "accuracy.csv"
-    if not path.is_file():
-        return {}
-    with path.open(newline="") as file:
-        return {row["run"]: row["held_out_top1"] for row in csv.DictReader(file)}
-
-
-def write_results(study: Study, cells: list[Cell], docs: Path) -> Path:
+def write_results(title: str, entries: list[Entry], docs: Path) -> Path:
     """Write the tables `results.md` and the figure `landscape.png` from the CSV files in `docs`.
 
     Raises:
         FileNotFoundError: A run has no CSV there.
     """
-    runs = {study.entry(cell.name).label: read_records(docs / f"{cell.name}.csv") for cell in cells}
-    plot_landscape({study.title.partition(":")[0]: runs}, docs / "landscape.png")
-    write_text(docs / "results.md", HEADER + "\n\n" + tables(study, cells, runs, docs))
+    runs = {entry.label: read_records(docs / f"{entry.name}.csv") for entry in entries}
+    top1 = [read_summary(docs / f"{entry.name}-summary.csv", entry.label).top1[-1] for entry in entries]
+    plot_landscape({title.partition(":")[0]: runs}, docs / "landscape.png")
+    write_text(docs / "results.md", f"{HEADER}\n\n{tables(runs, top1)}")
     return docs / "results.md"
 
 
-def tables(study: Study, cells: list[Cell], runs: Runs, docs: Path) -> str:
+def tables(runs: Runs, top1: list[float]) -> str:
     """Mean ranges over all probes and over each third of the training; mean loss along the gradient, and accuracy."""
     first = next(iter(runs.values()))[0]
     ends = f"[{first.low:.4g}, {first.high:.4g}]"
@@ -162,10 +148,10 @@ def tables(study: Study, cells: list[Cell], runs: Runs, docs: Path) -> str:
     for start, end in [(0, last + 1), *pairwise(edges)]:
         within = {name: [r for r in records if start <= r.step < end] for name, records in runs.items()}
         parts.append(f"**Updates {start} to {end - 1}**\n\n{range_table(within)}".strip())
-    accuracy, lines = _accuracies(docs), ["| run | mean of Δl | held-out top-1 |", "|---|---:|---:|"]
-    for cell, (label, records) in zip(cells, runs.items(), strict=True):
+    lines = ["| run | mean of Δl | held-out top-1 |", "|---|---:|---:|"]
+    for (label, records), accuracy in zip(runs.items(), top1, strict=True):
         mean = sum(record.loss_mean for record in records) / len(records)
-        lines.append(f"| {label} | {mean:.4g} | {accuracy[cell.name]} |")
+        lines.append(f"| {label} | {mean:.4g} | {accuracy:.2f} |")
     return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
 
 

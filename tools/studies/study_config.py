@@ -17,7 +17,7 @@ runs:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,6 +128,18 @@ def read_study(path: str | Path) -> Study:
             )
     modules, exclude = tuple(text.get("modules") or ()), tuple(data.get("exclude") or ())
     return Study(text.get("title", path.stem), pixels, held_out, entries, modules, count, exclude)
+
+
+def check_runs(study: Study, names: Iterable[str], path: str | Path) -> None:
+    """Refuse names that no run of the study at `path` has.
+
+    Raises:
+        ValueError: There are such; the runs are listed.
+    """
+    known = [entry.name for entry in study.entries]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"no run {', '.join(unknown)} in {path}; it has {', '.join(known)}.")
 
 
 def _known(path: Path, given: dict[str, Any], allowed: tuple[str, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import sys
@@ -15,38 +14,10 @@ import yaml
 from PIL import Image
 from scipy.stats import binomtest
 from toy_images import TINY, image_folder
+from toy_studies import STUDY, write_study
 
 TOOLS = Path(__file__).parents[3] / "tools" / "studies"
 pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
-
-STUDY = {
-    "title": "toy",
-    "data": {"pixels": 32, "held_out": 0.25},
-    "recipe": "shufflenetv2_adju",
-    "keys": {
-        "model": TINY,
-        "batch_size": 8,
-        "epochs": 2,
-        "sched": "gcp_shufflenetv2_adju:stretch",
-        "lr": 0.05,
-        "img_size": 32,
-        "color_jitter": None,
-        "device": "cpu",
-    },
-    "tune": {"lr": [0.01, 0.05], "epochs": 1},
-    "runs": {"one": {}, "two": {"keys": {"momentum": 0.5}, "against": "one", "label": "Two"}},
-}
-
-
-@pytest.fixture
-def tool(monkeypatch):
-    monkeypatch.syspath_prepend(str(TOOLS))
-    return importlib.import_module
-
-
-def write_study(path: Path, **changes) -> Path:
-    path.write_text(yaml.safe_dump({**STUDY, **changes}))
-    return path
 
 
 def test_shipped_configurations_are_studies_of_known_models(tool) -> None:

@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
-from toy_images import TINY, image_folder
+from toy_images import image_folder
+from toy_studies import write_study
 
 TOOLS = Path(__file__).parents[3] / "tools" / "studies"
 pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
-STUDY = {
-    "title": "toy",
-    "data": {"pixels": 32, "held_out": 0.25},
-    "recipe": "shufflenetv2_adju",
-    "keys": {
-        "model": TINY,
-        "batch_size": 8,
-        "epochs": 2,
-        "sched": "gcp_shufflenetv2_adju:stretch",
-        "lr": 0.05,
-        "img_size": 32,
-        "color_jitter": None,
-        "device": "cpu",
-    },
-    "runs": {"one": {"label": "One"}, "two": {"keys": {"momentum": 0.5}, "against": "one"}},
-}
-
-
-@pytest.fixture
-def tool(monkeypatch):
-    monkeypatch.syspath_prepend(str(TOOLS))
-    return importlib.import_module
+UNTUNED = {"tune": {}, "runs": {"one": {"label": "One"}, "two": {"keys": {"momentum": 0.5}, "against": "one"}}}
 
 
 def run(tool, monkeypatch, *words: object) -> int:
@@ -45,8 +23,7 @@ def run(tool, monkeypatch, *words: object) -> int:
 
 def test_probed_runs_are_the_studys_and_leave_their_landscape(tool, tmp_path: Path, monkeypatch) -> None:
     data = image_folder(tmp_path / "data", train=16, validation=6)
-    config = tmp_path / "toy.yaml"
-    config.write_text(yaml.safe_dump(STUDY))
+    config = write_study(tmp_path / "toy.yaml", **UNTUNED)
     words = [config, "--data-dir", data, "--output", tmp_path / "out", "--docs", tmp_path / "docs"]
     words += ["--runs", "one", "two", "--every", 1, "--images", 4, "--points", 3]
     assert run(tool, monkeypatch, *words) == 0
@@ -79,7 +56,9 @@ def test_published_tables_are_those_of_the_csv_files(tool, tmp_path: Path, monke
     config = TOOLS / "configs" / "tiny_imagenet.yaml"
     words = ["--tables", "--docs", tmp_path / "docs", "--runs", "gap-adju", "gcp-adju"]
     assert run(tool, monkeypatch, config, *words) == 0
-    assert (tmp_path / "docs" / "results.md").read_text() == (published / "results.md").read_text()
+    results = (published / "results.md").read_text()
+    assert (tmp_path / "docs" / "results.md").read_text() == results
+    assert results.partition("-->")[2].strip() in published.with_suffix(".md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -93,8 +72,7 @@ def test_published_tables_are_those_of_the_csv_files(tool, tmp_path: Path, monke
 )
 def test_errors_are_one_sentence(tool, tmp_path: Path, monkeypatch, capsys, changes, words, text) -> None:
     monkeypatch.chdir(tmp_path)
-    config = tmp_path / "toy.yaml"
-    config.write_text(yaml.safe_dump({**STUDY, **changes}))
+    config = write_study(tmp_path / "toy.yaml", **{**UNTUNED, **changes})
     assert run(tool, monkeypatch, config, *words) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
