@@ -83,9 +83,11 @@ def idx(array: np.ndarray) -> bytes:
     return struct.pack(f">I{array.ndim}I", 2048 + array.ndim, *array.shape) + array.tobytes()
 
 
-def write_fashion_mnist(folder, images: np.ndarray, labels: np.ndarray, packed: bool = True) -> None:
+def write_fashion_mnist(
+    folder, images: np.ndarray, labels: np.ndarray, packed: bool = True, split: str = "t10k"
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, array in (("t10k-images-idx3-ubyte", images), ("t10k-labels-idx1-ubyte", labels)):
+    for name, array in ((f"{split}-images-idx3-ubyte", images), (f"{split}-labels-idx1-ubyte", labels)):
         content = idx(array.astype(np.uint8))
         path = folder / (name + ".gz" if packed else name)
         path.write_bytes(gzip.compress(content) if packed else content)

@@ -172,15 +172,6 @@ class TensorData:
     def __init__(self, train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor]) -> None:
         self.parts = (train, val)
 
-    @classmethod
-    def fashion_mnist(cls, root: str, train_images: int | None = None) -> TensorData:
-        """Fashion-MNIST, whole or with the first `train_images` training images."""
-        from torchvision.datasets import FashionMNIST
-
-        sets = [FashionMNIST(root, train=training) for training in (True, False)]
-        (x, y), test = [(part.data[:, None], part.targets) for part in sets]
-        return cls((x[:train_images], y[:train_images]), test)
-
     def loaders(self, args: argparse.Namespace, config: dict[str, Any], device: torch.device) -> Loaders:
         """Loaders of a run; the tensors move to its device once."""
         self.parts = tuple((x.to(device), y.to(device)) for x, y in self.parts)  # type: ignore[assignment]

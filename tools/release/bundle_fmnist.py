@@ -1,90 +1,92 @@
-"""Trained runs of the Fashion-MNIST study -> weight folders inside the package, each measured as it is shipped.
+"""Runs of `timm-gcp train` on Fashion-MNIST -> weight folders inside the package, each measured as it is shipped.
 
-    python tools/release/bundle_fmnist.py --data-dir FMNIST --runs output/fmnist
+    timm-gcp train -c fmnist_adju --data-dir FMNIST --img-size 96 --lr 0.125 --output RUNS --experiment gcp
+    python tools/release/bundle_fmnist.py --data-dir FMNIST RUNS/gcp [RUN ...]
     python tools/release/make_model_cards.py
 
-The first command takes the last epoch of each run, stores it in float16 unless that costs more than 0.05 points of
+The second command takes the last epoch of each run, stores it in float16 unless that costs more than 0.05 points of
 test accuracy, and prints the rows for `timm_gcp/weights/bundled.py`; what would take all of them above 25 MB is left
-out. The second writes the cards from these rows.
+out. The third writes the cards from these rows.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 from bundling import NARROW, WIDE, chosen_dtype, left_out, of_file, put, told_size, validated, written
 
 from timm_gcp.datasets.fashion_mnist import FASHION_MNIST_CLASSES, prepare_fashion_mnist
+from timm_gcp.train.curves import read_summary
+from timm_gcp.train.options import resolve_args
 from timm_gcp.weights import catalog as table
 from timm_gcp.weights.importing import import_file
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "studies"))
-
-from fmnist_cells import POOLINGS, STUDIED, Cell, at_its_rate, larger
-from fmnist_study import finished
-
-TAG = "adju_fmnist"
-STATED = ("sched", "model_kwargs")  # in the row or in config.json
+IMAGES = 60_000
+# Keys that say where, on what and how fast a run was computed, and those that the row has in fields of their own.
+_ELSEWHERE = (
+    *("data_dir", "output", "experiment", "device", "workers", "resume", "checkpoint_hist", "log_interval", "seed"),
+    *("model", "sched", "epochs", "model_kwargs", "channels_last", "pin_mem", "no_prefetcher", "recovery_interval"),
+)
 
 
 def main() -> int:
-    """Bundle every finished run whose architecture has tags of its own."""
+    """Bundle the runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run of `timm-gcp train`")
     parser.add_argument("--data-dir", required=True, metavar="DIR", help="folder of Fashion-MNIST")
-    parser.add_argument("--runs", default="output/fmnist", metavar="DIR", help="folder of the runs")
-    parser.add_argument(
-        "--train-images", type=int, default=60000, metavar="N", help="images of the runs that took a part of the set"
-    )
+    parser.add_argument("--recipe", default="fmnist_adju", metavar="NAME", help="recipe of the runs")
     parser.add_argument("--to", default=str(table.BUNDLED), metavar="DIR", help="folder of the bundled weights")
     args = parser.parse_args()
+    try:
+        read = [(Path(run), read_run(Path(run))) for run in args.runs]
+    except (ValueError, FileNotFoundError) as error:
+        print(f"bundle_fmnist.py: error: {error}", file=sys.stderr)
+        return 1
     prepare_fashion_mnist(args.data_dir)
-    done = finished_cells(Path(args.runs))
-    if not done:
-        raise SystemExit(
-            f"{args.runs!r} has no finished run. Train: python tools/studies/reproduce_fmnist.py --parts weights."
-        )
-    for cell in done:
-        images = 60000 if cell.all_images else args.train_images
-        print(bundle(cell, Path(args.runs) / cell.name, Path(args.to), args.data_dir, images), flush=True)
+    for run, keys in read:
+        print(bundle(run, keys, args.recipe, Path(args.to), args.data_dir), flush=True)
     print(told_size(Path(args.to)))
     return 0
 
 
-def finished_cells(folder: Path) -> list[Cell]:
-    """The runs in `folder` to bundle, the most wanted first; of a model, the first complete one of its candidates."""
-    found = []
-    for candidates in _candidates():
-        complete = (cell for cell in candidates if _is_complete(folder / cell.name))
-        found += itertools.islice(complete, 1)
-    return found
+def read_run(run: Path) -> dict[str, Any]:
+    """The keys of a finished run.
+
+    Raises:
+        FileNotFoundError: No run there.
+        ValueError: It has not finished.
+    """
+    if not (run / "args.yaml").is_file() or not (run / "summary.csv").is_file():
+        raise FileNotFoundError(f"{str(run)!r} is no run of timm-gcp train: it lacks args.yaml or summary.csv.")
+    keys: dict[str, Any] = yaml.safe_load((run / "args.yaml").read_text())
+    done = len(read_summary(run / "summary.csv", "").epochs)
+    if done < keys["epochs"]:
+        raise ValueError(f"{str(run)!r} has {done} of {keys['epochs']} epochs: let it finish with --resume.")
+    return keys
 
 
-def _candidates() -> Iterator[list[Cell]]:
-    """Per model the runs that may become its weights: all images before a part, larger images before the recipe's,
-    then GCP's own rate before the recipe's."""
-    for pool in reversed(POOLINGS):
-        kinds = [
-            (larger(pool, 0, whole), at_its_rate(pool, 0, whole), Cell(STUDIED, pool, "adju", 0, all_images=whole))
-            for whole in (True, False)
-        ]
-        yield list(dict.fromkeys(cell for kind in kinds for cell in kind))
+def changes(keys: dict[str, Any], recipe: str) -> dict[str, Any]:
+    """The keys in which a run differs from its recipe and which change what it learns."""
+    plain = vars(resolve_args(recipe, {"model": keys["model"]}))
+    return {key: value for key, value in keys.items() if key not in _ELSEWHERE and plain.get(key) != value}
 
 
-def _is_complete(run: Path) -> bool:
-    keys = run / "args.yaml"
-    return keys.is_file() and finished(run, yaml.safe_load(keys.read_text())["epochs"])
+def command(keys: dict[str, Any], recipe: str) -> str:
+    """The command that trains such a run."""
+    given = {"model": keys["model"], **changes(keys, recipe)}
+    options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
+    return f"timm-gcp train -c {recipe} --data-dir FMNIST {options}"
 
 
-def bundle(cell: Cell, run: Path, target: Path, data_dir: str, images: int) -> str:
+def bundle(run: Path, keys: dict[str, Any], recipe: str, target: Path, data_dir: str) -> str:
     """Make the weight folder of one run; its row for `weights/bundled.py`, or a comment where it takes too much."""
-    keys = yaml.safe_load((run / "args.yaml").read_text())
-    name = f"{keys['model']}.{TAG}"
+    tag = f"{recipe.removeprefix('fmnist_')}_fmnist"
+    name = f"{keys['model']}.{tag}"
     data = ["--data-dir", data_dir, "--dataset", "torch/fashion_mnist"]
     with tempfile.TemporaryDirectory() as scratch:
         found = {}
@@ -108,29 +110,21 @@ def bundle(cell: Cell, run: Path, target: Path, data_dir: str, images: int) -> s
         put(folder, target / name)
     row = {
         "arch": keys["model"],
-        "tag": TAG,
+        "tag": tag,
         "top1": round(report["top1"], 2),
         "top5": round(report["top5"], 2),
-        "recipe": "fmnist_adju.yaml",
+        "recipe": f"{recipe}.yaml",
         "schedule": keys["sched"],
         "epochs": keys["epochs"],
-        "images": images,
+        "images": IMAGES,
         "seed": keys["seed"],
-        "study": _study(cell, images),
-        "keys": ", ".join(f"{key}: {value}" for key, value in cell.keys.items() if key not in STATED),
+        "study": command(keys, recipe),
+        "keys": ", ".join(f"{key}: {value}" for key, value in changes(keys, recipe).items()),
         "dtype": str(dtype).removeprefix("torch."),
         "dataset": "fashion_mnist",
         **of_file(target / name),
     }
     return written("Bundled", row)
-
-
-def _study(cell: Cell, images: int) -> str:
-    """The command that trains this model on so many images."""
-    whole = images == 60000
-    part = "resolution" if "img_size" in cell.keys else "weights" if whole else "schedules"
-    subset = "" if whole else f" --train-images {images}"
-    return f"python tools/studies/reproduce_fmnist.py --data-dir FMNIST --parts {part}{subset}"
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@
     python tools/studies/compare.py CONFIG --tables --docs DIR --runs NAME NAME --figure curves.png
 
 CONFIG is a file of tools/studies/configs/. FOLDER has train/ and val/, a folder a class in each; or, where the study
-draws its training images (`train_per_class`), a folder a class. `--weights DIR` holds the weights that a study starts
-from. A part of the training images is held out: accuracy per epoch and every choice are of these. A finished run sees
-the test images once; its answers are kept beside it, so that two runs can be compared image by image. Finished runs are
-skipped, stopped ones go on from their last epoch. On a CPU, two runs of one thread get more done than one of two.
+draws its training images (`train_per_class`), a folder a class; or the data set that the study names. `--weights DIR`
+holds the weights that a study starts from. A part of the training images is held out: accuracy per epoch and every
+choice are of these. A finished run sees the test images once; its answers are kept beside it, so that two runs can be
+compared image by image. Finished runs are skipped, stopped ones go on from their last epoch. On a CPU, two runs of one
+thread get more done than one of two.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def train_cell(
     for module in study.modules:
         importlib.import_module(module)
     cache = output / "data"
-    (images, targets), seen_once = _images(study, data_dir, cache, cell.seed)
+    (images, targets), seen_once = study_images(study, data_dir, cache, cell.seed)
     kept, held = hold_out(targets, study.held_out)
     data = TensorData((images[kept], targets[kept]), (images[held], targets[held]))
     folder = output / cell.folder
@@ -92,10 +93,6 @@ def train_cell(
     made = train(args, [WallTime(), PrintEpochs(f"{cell.folder}, "), *callbacks], data.loaders)
     if test:
         _test(made.model, args, seen_once, folder)
-
-
-def _images(study: Study, data_dir: str, cache: Path, seed: int) -> tuple[Images, Images]:
-    return study_images(data_dir, study.pixels, cache, study.train_per_class, study.exclude, seed)
 
 
 def _test(model: Any, args: argparse.Namespace, images: Images, folder: Path) -> None:
@@ -118,7 +115,7 @@ def run_all(cells: list[Cell], study: Study, args: argparse.Namespace, test: boo
     """Train what is missing among `cells`, `--jobs` at a time, each in a process of its own."""
     output = Path(args.output)
     missing = [cell for cell in cells if not done(output / cell.folder, cell, test)]
-    _images(study, args.data_dir, output / "data", 0)  # packed before several processes read it
+    study_images(study, args.data_dir, output / "data", 0)  # packed before several processes read it
     threads = max(1, torch.get_num_threads() // args.jobs)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, context, torch.set_num_threads, (threads,), max_tasks_per_child=1) as pool:

@@ -1,4 +1,4 @@
-"""What the Fashion-MNIST studies share: a smaller copy of the set, resumable runs, and a generated part of a page."""
+"""What `second_order_fmnist.py` stands on: a smaller copy of the set, resumable runs, a generated part of a page."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fmnist_cells import STRONG_CROPS
-
 from timm_gcp.common.files import replacing, write_text
 from timm_gcp.datasets.fashion_mnist import prepare_fashion_mnist
 from timm_gcp.train.callback import Callback, PrintEpochs
 from timm_gcp.train.options import resolve_args
 from timm_gcp.train.run import Run, train
 
+# Stronger crops and stretches than the recipes'.
+STRONG_CROPS: dict[str, Any] = {"scale": [0.7, 1.0], "ratio": [0.9, 1.1111]}
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _IMAGES, _LABELS = 784, 1  # bytes per item
 _HEADERS = {"images": 16, "labels": 8}
 
 
 def add_study_arguments(parser: argparse.ArgumentParser, output: str) -> None:
-    """Options of every study; the defaults fit two CPU cores."""
+    """Options of the study; the defaults fit two CPU cores."""
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the set; laid out there when missing")
     parser.add_argument("--output", default=output, metavar="DIR", help="folder of runs and the smaller set")
     parser.add_argument("--docs", default=str(DOCS), metavar="DIR", help="folder of the pages")
@@ -60,7 +60,7 @@ def smaller_set(data_dir: str, folder: Path, train_images: int, test_images: int
 
 
 def keys_of(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, Any]:
-    """Keys of a training run that follow from a study's options, and the crops of these studies."""
+    """Keys of a training run that follow from a study's options, and its crops."""
     return {
         **STRONG_CROPS,
         "data_dir": str(data),

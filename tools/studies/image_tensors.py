@@ -1,4 +1,4 @@
-"""An image folder held as tensors of one size: training images, held-out ones and test images; packed once.
+"""A set of images held as tensors of one size: training images, held-out ones and test images; packed once.
 
 Decoding and resizing image by image would take longer than a small network. Each image is resized so that its shorter
 side is `pixels`, and its centre square is kept.
@@ -14,6 +14,7 @@ import numpy
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from study_config import Study
 from timm.data import create_dataset
 from timm.utils.misc import natural_key
 from torch import Tensor
@@ -23,18 +24,29 @@ from tqdm import tqdm
 from timm_gcp.common.files import replacing
 
 _SPLITS = {"train": ("train",), "val": ("val", "validation")}
-Images = tuple[Tensor, Tensor]  # (N, 3, S, S) uint8 and (N,) int64
+_MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels
+Images = tuple[Tensor, Tensor]  # (N, C, S, S) uint8 and (N,) int64
 
 
-def packed(data_dir: str | Path, split: str, pixels: int, cache: Path, exclude: Sequence[str] = ()) -> Images:
+def packed(
+    data_dir: str | Path,
+    split: str,
+    pixels: int,
+    cache: Path,
+    exclude: Sequence[str] = (),
+    dataset: str = "",
+    channels: int = 3,
+) -> Images:
     """A split as tensors, memory-mapped from `cache`, where it is written the first time.
 
     Args:
         data_dir: Folder of the data set.
-        split: Folder in it that holds a folder a class; "" for `data_dir` itself.
+        split: Folder in it that holds a folder a class, or split of the named `dataset`; "" for `data_dir` itself.
         pixels: Side of the images.
         cache: Folder of the packed file.
         exclude: Class folders to leave out.
+        dataset: Name of one of timm's data sets, such as `torch/fashion_mnist`; "" for folders of images.
+        channels: 3 for colour, 1 for grey.
 
     Raises:
         FileNotFoundError: No such folder.
@@ -43,20 +55,12 @@ def packed(data_dir: str | Path, split: str, pixels: int, cache: Path, exclude: 
     path = cache / f"{split or 'all'}-{pixels}.safetensors"
     if not path.is_file():
         folder = _existing(data_dir)
-        if split and not any((folder / name).is_dir() for name in _SPLITS[split]):
-            names = " or ".join(f"{name}/" for name in _SPLITS[split])
-            raise FileNotFoundError(f"{str(data_dir)!r} has no {names}: the study needs train/ and val/.")
-        dataset = _image_folder(folder, split, exclude)
-        images = torch.empty((len(dataset), 3, pixels, pixels), dtype=torch.uint8)
-        targets = torch.empty(len(dataset), dtype=torch.int64)
-        for index in tqdm(range(len(dataset)), desc=f"pack {split}", disable=None):
-            file, targets[index] = dataset.reader[index]
-            try:  # timm's data set would go on with the next image
-                with file, Image.open(file) as image:
-                    images[index] = _square(image, pixels)
-            except OSError as error:
-                name = dataset.filename(index, absolute=True)
-                raise ValueError(f"{name} can't be read as an image: replace it or take it out.") from error
+        source = _named(folder, dataset, split) if dataset else _folders(folder, split, exclude)
+        images = torch.empty((len(source), channels, pixels, pixels), dtype=torch.uint8)
+        targets = torch.empty(len(source), dtype=torch.int64)
+        for index in tqdm(range(len(source)), desc=f"pack {split}", disable=None):
+            image, targets[index] = source[index] if dataset else _read(source, index)
+            images[index] = _square(image, pixels, _MODES[channels])
         with replacing(path) as partial:
             save_file({"images": images, "targets": targets}, partial)
     tensors = load_file(path)
@@ -67,6 +71,31 @@ def _existing(data_dir: str | Path) -> Path:
     if not Path(data_dir).is_dir():
         raise FileNotFoundError(f"no folder {str(data_dir)!r}: give the data set's folder with --data-dir.")
     return Path(data_dir)
+
+
+def _named(folder: Path, dataset: str, split: str) -> Any:
+    try:
+        return create_dataset(dataset, root=str(folder), split=split)
+    except RuntimeError as error:  # torchvision's
+        raise ValueError(f"{str(folder)!r} does not hold {dataset}: lay it out there first ({error}).") from error
+
+
+def _folders(folder: Path, split: str, exclude: Sequence[str]) -> Any:
+    if split and not any((folder / name).is_dir() for name in _SPLITS[split]):
+        names = " or ".join(f"{name}/" for name in _SPLITS[split])
+        raise FileNotFoundError(f"{str(folder)!r} has no {names}: the study needs train/ and val/.")
+    return _image_folder(folder, split, exclude)
+
+
+def _read(source: Any, index: int) -> tuple[Image.Image, int]:
+    file, target = source.reader[index]
+    try:  # timm's data set would go on with the next image
+        with file, Image.open(file) as image:
+            image.load()
+            return image, target
+    except OSError as error:
+        name = source.filename(index, absolute=True)
+        raise ValueError(f"{name} can't be read as an image: replace it or take it out.") from error
 
 
 def _image_folder(folder: Path, split: str, exclude: Sequence[str]) -> Any:
@@ -83,9 +112,24 @@ def _class_map(folder: Path, exclude: Sequence[str]) -> dict[str, int] | None:
     return {name: index for index, name in enumerate(sorted(names, key=natural_key))}
 
 
-def _square(image: Image.Image, pixels: int) -> Tensor:
-    image = center_crop(resize(image.convert("RGB"), [pixels], antialias=True), [pixels, pixels])
-    return torch.from_numpy(numpy.asarray(image).copy()).permute(2, 0, 1)
+def _square(image: Image.Image, pixels: int, mode: str) -> Tensor:
+    image = center_crop(resize(image.convert(mode), [pixels], antialias=True), [pixels, pixels])
+    return torch.from_numpy(numpy.atleast_3d(numpy.asarray(image)).copy()).permute(2, 0, 1)
+
+
+def first_per_class(targets: Tensor, count: int) -> Tensor:
+    """Indices of the first `count` images of each class, in order.
+
+    Raises:
+        ValueError: A class has fewer.
+    """
+    chosen = []
+    for label in range(int(targets.max()) + 1):
+        members = (targets == label).nonzero()[:, 0]
+        if len(members) < count:
+            raise ValueError(f"class {label} has {len(members)} training images, not {count}: lower limit_per_class.")
+        chosen.append(members[:count])
+    return torch.cat(chosen).sort().values
 
 
 def per_class(targets: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -119,20 +163,24 @@ def files_to_test(data_dir: str | Path, count: int, exclude: Sequence[str], seed
     return [Path(dataset.filename(index, absolute=True)) for index in test.tolist()]
 
 
-def study_images(
-    data_dir: str | Path, pixels: int, cache: Path, train_per_class: int | None, exclude: Sequence[str], seed: int
-) -> tuple[Images, Images]:
-    """Training and test images: the folders train/ and val/, or, by `train_per_class`, a draw from one folder.
+def study_images(study: Study, data_dir: str | Path, cache: Path, seed: int) -> tuple[Images, Images]:
+    """Training and test images of a study: its two splits, or, by `train_per_class`, a draw from one folder.
 
     Raises:
         FileNotFoundError: No such folder.
         ValueError: An image can't be read, or a class has too few.
     """
-    if train_per_class is None:
-        return packed(data_dir, "train", pixels, cache, exclude), packed(data_dir, "val", pixels, cache, exclude)
-    images, targets = packed(data_dir, "", pixels, cache, exclude)
-    train, test = per_class(targets, train_per_class, seed)
-    return (images[train], targets[train]), (images[test], targets[test])
+    if study.train_per_class is None:
+        given = (study.pixels, cache, study.exclude, study.dataset, study.channels)
+        images, targets = packed(data_dir, "train", *given)
+        test = packed(data_dir, "val", *given)
+        if study.limit_per_class is not None:
+            kept = first_per_class(targets, study.limit_per_class)
+            images, targets = images[kept], targets[kept]
+        return (images, targets), test
+    images, targets = packed(data_dir, "", study.pixels, cache, study.exclude, channels=study.channels)
+    train, rest = per_class(targets, study.train_per_class, seed)
+    return (images[train], targets[train]), (images[rest], targets[rest])
 
 
 def hold_out(targets: Tensor, share: float) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,8 @@
 title: Imagenette
 data: {pixels: 128, held_out: 0.1}     # side of the stored images, share of the training images held out
                                        # train_per_class: 30: draw these by the seed, test on the rest; exclude: [NAME]
+                                       # limit_per_class: 120: train on the first so many images of each class
+                                       # dataset: torch/fashion_mnist, channels: 1: one of timm's sets, grey
 recipe: shufflenetv2_adju              # of every run, unless it names its own
 keys: {img_size: 96, epochs: 12}       # of every run
 seeds: [0]
@@ -25,7 +27,7 @@ from typing import Any
 import yaml
 
 _TOP = ("title", "data", "recipe", "keys", "seeds", "tune", "runs", "modules")
-_DATA = ("pixels", "held_out", "train_per_class", "exclude")
+_DATA = ("pixels", "held_out", "train_per_class", "limit_per_class", "exclude", "dataset", "channels")
 _RUN = ("recipe", "keys", "seeds", "tune", "tuned_as", "against", "reach", "label")
 
 
@@ -86,6 +88,9 @@ class Study:
     modules: tuple[str, ...] = ()
     train_per_class: int | None = None
     exclude: tuple[str, ...] = ()
+    limit_per_class: int | None = None
+    dataset: str = ""
+    channels: int = 3
 
     def entry(self, name: str) -> Entry:
         """The entry of that name."""
@@ -113,9 +118,16 @@ def read_study(path: str | Path) -> Study:
         raise ValueError(f"{path}: data.pixels, the side of the stored images, must be at least 1, got {pixels!r}.")
     if not 0 < held_out < 1:
         raise ValueError(f"{path}: data.held_out must be a share between 0 and 1, got {held_out!r}.")
-    count = data.get("train_per_class")
-    if count is not None and (not isinstance(count, int) or count < 2):
-        raise ValueError(f"{path}: data.train_per_class must be 2 or more images, got {count!r}.")
+    for name in ("train_per_class", "limit_per_class"):
+        count = data.get(name)
+        if count is not None and (not isinstance(count, int) or count < 2):
+            raise ValueError(f"{path}: data.{name} must be 2 or more images, got {count!r}.")
+    one_folder = data.get("train_per_class") is not None
+    other = [name for name in ("limit_per_class", "dataset") if data.get(name)]
+    if one_folder and other:
+        raise ValueError(f"{path}: data.train_per_class draws from one folder, without {' and '.join(other)}.")
+    if data.get("channels", 3) not in (1, 3):
+        raise ValueError(f"{path}: data.channels must be 1 (grey) or 3 (colour), got {data['channels']!r}.")
     entries = tuple(_entry(path, text, name, run or {}) for name, run in text["runs"].items())
     names = [entry.name for entry in entries]
     for entry in entries:
@@ -126,8 +138,9 @@ def read_study(path: str | Path) -> Study:
             raise ValueError(
                 f"{path}: run {entry.name} is tuned as {entry.tuned_as!r}, which is not a run with trials."
             )
+    given = {name: data[name] for name in ("train_per_class", "limit_per_class", "dataset", "channels") if name in data}
     modules, exclude = tuple(text.get("modules") or ()), tuple(data.get("exclude") or ())
-    return Study(text.get("title", path.stem), pixels, held_out, entries, modules, count, exclude)
+    return Study(text.get("title", path.stem), pixels, held_out, entries, modules, exclude=exclude, **given)
 
 
 def check_runs(study: Study, names: Iterable[str], path: str | Path) -> None:

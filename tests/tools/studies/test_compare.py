@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy
 import pytest
 import timm
 import torch
 import yaml
 from PIL import Image
+from robustness_sets import write_fashion_mnist
 from scipy.stats import binomtest
 from toy_images import TINY, image_folder
 from toy_studies import STUDY, write_study
@@ -47,6 +50,12 @@ def test_shipped_configurations_are_studies_of_known_models(tool) -> None:
         ({"recipe": None}, "run one has no recipe"),
         ({"data": {"pixels": 8, "size": 1}}, "unknown key size; known are pixels, held_out, train_per_class"),
         ({"data": {"pixels": 8, "train_per_class": 1}}, "data.train_per_class must be 2 or more images, got 1"),
+        ({"data": {"pixels": 8, "limit_per_class": "all"}}, "data.limit_per_class must be 2 or more images, got 'all'"),
+        ({"data": {"pixels": 8, "channels": 2}}, r"data.channels must be 1 \(grey\) or 3 \(colour\), got 2"),
+        (
+            {"data": {"pixels": 8, "train_per_class": 9, "dataset": "torch/mnist"}},
+            "data.train_per_class draws from one folder, without dataset",
+        ),
         ({"runs": {"a": {"tuned_as": "b"}}}, "run a is tuned as 'b', which is not a run with trials"),
     ],
 )
@@ -92,10 +101,8 @@ def class_folders(root: Path, counts: dict[str, int]) -> Path:
 
 def test_a_draw_takes_as_many_images_of_each_class_and_leaves_classes_out(tool, tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "data", {"Background": 2, "ants": 9, "bees": 6})
-    draws = [
-        tool("image_tensors").study_images(folder, 32, tmp_path / "cache", 4, ["Background"], seed)
-        for seed in (0, 1, 0)
-    ]
+    study = tool("study_config").Study("toy", 32, 0.1, (), train_per_class=4, exclude=("Background",))
+    draws = [tool("image_tensors").study_images(study, folder, tmp_path / "cache", seed) for seed in (0, 1, 0)]
     (images, targets), (others, rest) = draws[0]
     assert torch.bincount(targets).tolist() == [4, 4]
     assert torch.bincount(rest).tolist() == [5, 2]
@@ -105,7 +112,31 @@ def test_a_draw_takes_as_many_images_of_each_class_and_leaves_classes_out(tool, 
     assert torch.equal(images, draws[2][0][0])
     assert not torch.equal(images, draws[1][0][0])
     with pytest.raises(ValueError, match="class 1 has 6 images, too few to train on 6 and test on others"):
-        tool("image_tensors").study_images(folder, 32, tmp_path / "cache", 6, ["Background"], 0)
+        tool("image_tensors").study_images(replace(study, train_per_class=6), folder, tmp_path / "cache", 0)
+
+
+def test_a_limit_takes_the_first_images_of_each_class_and_leaves_the_test_images(tool, tmp_path: Path) -> None:
+    for split, counts in (("train", {"ants": 5, "bees": 4}), ("val", {"ants": 3, "bees": 2})):
+        class_folders(tmp_path / "data" / split, counts)
+    study = tool("study_config").Study("toy", 32, 0.1, (), limit_per_class=3)
+    (images, targets), (_, rest) = tool("image_tensors").study_images(study, tmp_path / "data", tmp_path / "cache", 0)
+    assert images[:, 1, 0, 0].tolist() == [0, 8, 16] * 2
+    assert targets.tolist() == [0] * 3 + [1] * 3 and torch.bincount(rest).tolist() == [3, 2]
+    with pytest.raises(ValueError, match="class 1 has 4 training images, not 5: lower limit_per_class"):
+        tool("image_tensors").study_images(replace(study, limit_per_class=5), tmp_path / "data", tmp_path / "cache", 0)
+
+
+def test_a_named_set_is_read_in_grey(tool, tmp_path: Path) -> None:
+    images, labels = numpy.arange(4 * 28 * 28).reshape(4, 28, 28) % 251, numpy.array([1, 0, 1, 0])
+    for split in ("train", "t10k"):
+        write_fashion_mnist(tmp_path / "data" / "FashionMNIST" / "raw", images, labels, packed=False, split=split)
+    study = tool("study_config").Study("toy", 28, 0.5, (), dataset="torch/fashion_mnist", channels=1)
+    (found, targets), (tested, _) = tool("image_tensors").study_images(study, tmp_path / "data", tmp_path / "cache", 0)
+    assert targets.tolist() == labels.tolist() and found.shape == tested.shape == (4, 1, 28, 28)
+    assert torch.equal(found[:, 0], torch.from_numpy(images.astype("uint8")))
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ValueError, match=r"other' does not hold torch/fashion_mnist: lay it out there first"):
+        tool("image_tensors").study_images(study, tmp_path / "other", tmp_path / "elsewhere", 0)
 
 
 def test_images_that_cannot_be_had_are_named_before_any_training(tool, tmp_path: Path) -> None:

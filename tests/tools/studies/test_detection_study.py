@@ -1,4 +1,4 @@
-"""The made-up detection set and the study that runs on it, at the smallest size."""
+"""Detection sets made and converted, and the study that runs on such a set, at the smallest size."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import gzip
 import json
 from pathlib import Path
 
-import detection_fmnist
 import detection_report
+import detection_study
 import make_fmnist_detection as maker
 import numpy as np
 import pytest
 import timm
 import torch
+import voc_to_coco
 from PIL import Image
 
 import timm_gcp  # noqa: F401  registers the models
@@ -92,53 +93,111 @@ def test_bad_arguments_are_named(items, tmp_path):
 
 
 def test_arms_are_parsed():
-    arm = detection_fmnist.parse_arm("GCP_M=resnet18_gcp,checkpoint=a.pth,last_stage=maxpool")
-    assert arm == detection_fmnist.Arm("GCP_M", "resnet18_gcp", "a.pth", "maxpool") and not arm.pretrained
-    assert detection_fmnist.parse_arm("GAP=resnet18.tv_in1k").pretrained
-    assert detection_fmnist.parse_arm("GAP=resnet18.tv_in1k").channels() == 3
+    arm = detection_study.parse_arm("GCP_M=resnet18_gcp,checkpoint=a.pth,last_stage=maxpool")
+    assert arm == detection_study.Arm("GCP_M", "resnet18_gcp", "a.pth", "maxpool") and not arm.pretrained
+    assert detection_study.parse_arm("GAP=resnet18.tv_in1k").pretrained
+    assert detection_study.parse_arm("GAP=resnet18.tv_in1k").channels(0) == 3
     for text in ("resnet18", "a=", "a=b,norm=bn"):
         with pytest.raises(ValueError, match="an arm reads LABEL=MODEL"):
-            detection_fmnist.parse_arm(text)
+            detection_study.parse_arm(text)
 
 
-def test_missing_weights_and_different_channels_are_named(items, tmp_path, monkeypatch):
-    monkeypatch.setattr(timm, "list_pretrained", lambda pattern: [])
-    with pytest.raises(ValueError, match="shufflenet_v2_x1_0 has no Fashion-MNIST weights registered"):
-        detection_fmnist.default_arms()
+def test_a_checkpoint_may_follow_the_seed():
+    assert detection_study.parse_arm("a=resnet18,checkpoint=x-seed{seed}.pth").start(3) == "x-seed3.pth"
+    assert detection_study.parse_arm("a=resnet18").start(3) is None
+
+
+def test_arms_and_data_that_do_not_go_together_are_named(made, tmp_path, capsys):
     torch.save(timm.create_model("shufflenet_v2_x1_0", in_chans=1).state_dict(), tmp_path / "c.pth")
-    words = ["--data-dir", str(items), "--output", str(tmp_path), "--arm", "a=resnet18.tv_in1k"]
-    with pytest.raises(ValueError, match=r"take images of \[1, 3\] channels; they must agree"):
-        detection_fmnist.main([*words, "--arm", f"b=shufflenet_v2_x1_0,checkpoint={tmp_path / 'c.pth'}"])
+    words = ["--data-dir", str(made), "--output", str(tmp_path), "--arm", "a=resnet18.tv_in1k"]
+    assert detection_study.main([*words, "--arm", f"b=shufflenet_v2_x1_0,checkpoint={tmp_path / 'c.pth'}"]) == 1
+    assert "take images of [1, 3] channels; they must agree" in capsys.readouterr().err
+    assert detection_study.main(["--data-dir", str(tmp_path), *words[2:]]) == 1
+    assert "has neither annotations/instances_train.json" in capsys.readouterr().err
 
 
-def test_a_study_runs_resumes_and_reports(items, tmp_path, capsys, monkeypatch):
-    torch.save(timm.create_model("shufflenet_v2_x1_0", in_chans=1, num_classes=10).state_dict(), tmp_path / "c.pth")
-    words = ["--data-dir", str(items), "--output", str(tmp_path), "--train", "2", "--val", "1", "--canvas", "64"]
+def test_a_study_runs_resumes_and_reports(made, tmp_path, capsys, monkeypatch):
+    torch.save(timm.create_model("shufflenet_v2_x1_0", in_chans=1, num_classes=10).state_dict(), tmp_path / "c0.pth")
+    words = ["--data-dir", str(made), "--output", str(tmp_path), "--recipe", "fmnist", "--masks"]
     words += ["--epochs", "1", "--workers", "0", "--device", "cpu", "--seeds", "0"]
     words += ["--arm", "scratch=shufflenet_v2_x1_0_gcp"]
-    words += ["--arm", f"GAP=shufflenet_v2_x1_0,checkpoint={tmp_path / 'c.pth'}"]
-    assert detection_fmnist.main(words) == 0
+    words += ["--arm", f"GAP=shufflenet_v2_x1_0,checkpoint={tmp_path}/c{{seed}}.pth"]
+    assert detection_study.main(words) == 0
     printed = capsys.readouterr().out
     for name in ("convergence.png", "examples.png", "masks.png"):
         assert min(Image.open(tmp_path / name).size) > 300
     record = json.loads((tmp_path / "record.json").read_text())
     assert [arm["label"] for arm in record["arms"]] == ["scratch", "GAP"] and record["masks"]["label"] == "GAP"
     assert (tmp_path / "table.md").read_text() == detection_report.table(record) and "AP over scratch" in printed
-    assert detection_fmnist.main(["--table", str(tmp_path / "record.json")]) == 0
+    assert detection_study.main(["--table", str(tmp_path / "record.json")]) == 0
     assert capsys.readouterr().out == detection_report.table(record)
 
     def refuse(options):
         raise AssertionError("a finished run was started again")
 
-    monkeypatch.setattr(detection_fmnist, "run_training", refuse)
-    assert detection_fmnist.main(words) == 0
+    monkeypatch.setattr(detection_study, "run_training", refuse)
+    assert detection_study.main(words) == 0
     assert json.loads((tmp_path / "record.json").read_text()) == record
 
 
 def test_a_study_without_folders_is_refused(capsys):
     with pytest.raises(SystemExit):
-        detection_fmnist.main([])
-    assert "a study needs --data-dir and --output" in capsys.readouterr().err
+        detection_study.main([])
+    assert "a study needs --data-dir, --output and one --arm or more" in capsys.readouterr().err
+
+
+VOC = """<annotation><size><width>9</width><height>9</height></size>
+<object><name>dog</name><bndbox><xmin>3</xmin><ymin>1</ymin><xmax>5</xmax><ymax>20</ymax></bndbox></object>
+<object><name>cat</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>40</xmax><ymax>30</ymax></bndbox></object>
+</annotation>"""
+
+
+@pytest.fixture
+def voc(tmp_path):
+    folder = tmp_path / "voc"
+    for name in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (folder / name).mkdir(parents=True)
+    for name, split in (("a", "trainval"), ("b", "test")):
+        (folder / "Annotations" / f"{name}.xml").write_text(VOC)
+        Image.new("RGB", (40, 30)).save(folder / "JPEGImages" / f"{name}.jpg")
+        (folder / "ImageSets" / "Main" / f"{split}.txt").write_text(f"{name}\n")
+    return folder
+
+
+def test_voc_becomes_coco(voc, tmp_path):
+    """VOC's first and last pixels, counted from 1, are inside the box; sizes are the images' own."""
+    words = ["voc_to_coco.py", "--data-dir", str(voc), "--output", str(tmp_path / "coco")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", words)
+        assert voc_to_coco.main() == 0
+    for split in ("train", "val"):
+        files = find_split(tmp_path / "coco", split)
+        data = CocoDataset(files.annotations, files.images)
+        assert list(data.categories.values()) == ["cat", "dog"]
+        image, target = data[0]
+        assert image.shape == (3, 30, 40)
+        assert target["boxes"].tolist() == [[2, 0, 5, 20], [0, 1, 40, 30]] and target["labels"].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("broken", "text"),
+    [
+        ("ImageSets/Main/test.txt", "test.txt: give a folder in Pascal VOC's layout and one of its splits"),
+        ("Annotations/b.xml", "no annotation"),
+        ("JPEGImages/b.jpg", r"no image b in .*JPEGImages"),
+    ],
+)
+def test_what_voc_lacks_is_named(voc, tmp_path, broken, text):
+    (voc / broken).unlink()
+    with pytest.raises(FileNotFoundError, match=text):
+        voc_to_coco.convert(voc, tmp_path / "coco", {"train": "trainval", "val": "test"})
+
+
+@pytest.mark.parametrize("content", ["<annotation>", "<a><object><name>x</name></object></a>"])
+def test_an_annotation_that_is_none_is_named(voc, tmp_path, content):
+    (voc / "Annotations" / "b.xml").write_text(content)
+    with pytest.raises(ValueError, match=r"b\.xml is no annotation in Pascal VOC's form"):
+        voc_to_coco.convert(voc, tmp_path / "coco", {"train": "trainval", "val": "test"})
 
 
 def test_the_table_compares_with_the_first_arm():
