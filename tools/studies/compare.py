@@ -19,7 +19,6 @@ import argparse
 import importlib
 import json
 import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare_report import mean_per_class, write_figure, write_report
 from image_tensors import Images, hold_out, study_images
-from started import VARIABLE, start_file
+from started import use_weights
 from study_config import Cell, Entry, Study, check_runs, read_study
 
 from timm_gcp.common.files import write_text
@@ -169,8 +168,6 @@ def main() -> int:
     args = parser.parse_args()
     if args.jobs < 1:
         parser.error(f"--jobs must be 1 or more, got {args.jobs}.")
-    if args.weights:
-        os.environ[VARIABLE] = str(Path(args.weights).resolve())  # for the processes that train
     try:
         study = read_study(args.config)
         check_runs(study, args.runs or (), args.config)
@@ -197,8 +194,7 @@ def _run(study: Study, entries: list[Entry], args: argparse.Namespace, parser: a
     if not args.tables:
         if not args.data_dir:
             parser.error("--data-dir is needed to train.")
-        for start in {entry.keys.get("model_kwargs", {}).get("start") for entry in entries} - {None}:
-            start_file(start)
+        use_weights(args.weights, [entry.keys for entry in entries])
         run_all(trials, study, args, test=False)
         cells = [cell for entry in entries for cell in entry.cells(choose(tuned(entry, study), output))]
         cells.sort(key=lambda cell: cell.seed)  # what is compared with each other is complete early

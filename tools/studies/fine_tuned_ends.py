@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from frozen_heads import (
 )
 from pooling_head import Head, answers, train
 from safetensors.torch import load_file, save_file
-from started import VARIABLE
+from started import use_weights
 from timm import create_model
 from torch import Tensor, nn
 
@@ -151,8 +150,7 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these heads")
     args = parser.parse_args()
-    if args.weights:
-        os.environ[VARIABLE] = str(Path(args.weights).resolve())
+    use_weights(args.weights)
     try:
         study = read_study(args.config)
         if not Path(args.record).is_file():

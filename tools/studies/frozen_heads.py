@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -25,7 +24,7 @@ from frozen_features import Maps, feature_maps
 from image_tensors import hold_out, per_class
 from pooling_head import Head, answers, train_head
 from safetensors.torch import save_file
-from started import VARIABLE
+from started import use_weights
 from torch import Tensor
 
 from timm_gcp.common.files import replacing, write_text
@@ -175,8 +174,7 @@ def main() -> int:
     )
     parser.add_argument("--heads", nargs="+", metavar="NAME", help="only these heads")
     args = parser.parse_args()
-    if args.weights:
-        os.environ[VARIABLE] = str(Path(args.weights).resolve())
+    use_weights(args.weights)
     try:
         study = {**read_config(args.config), "file": args.config}
         unknown = [name for name in args.heads or () if name not in study["heads"]]

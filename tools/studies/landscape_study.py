@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import choose, done, train_cell, tuned
+from started import use_weights
 from study_config import Cell, Entry, Study, check_runs, read_study
 
 from timm_gcp.common.files import copy, write_text
@@ -44,7 +45,8 @@ def main() -> int:
     """Run what is missing, then write tables and figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", metavar="CONFIG", help="study: a YAML file of tools/studies/configs/")
-    parser.add_argument("--data-dir", metavar="DIR", help="image folder: train/ and val/")
+    parser.add_argument("--data-dir", metavar="DIR", help="images, as compare.py takes them")
+    parser.add_argument("--weights", metavar="DIR", help="folder of the weights that a study starts from")
     parser.add_argument("--records", type=Path, metavar="DIR", help="the study's --docs or --output; needed if tuned")
     parser.add_argument(
         "--runs", nargs="+", required=True, metavar="NAME", help="runs of the study, the baseline first"
@@ -65,6 +67,7 @@ def main() -> int:
         if not args.tables:
             if not args.data_dir:
                 parser.error("--data-dir is needed to train.")
+            use_weights(args.weights, [entry.keys for entry in entries])
             _train([_cell(entry, study, args.records) for entry in entries], study, args)
         print(f"wrote {write_results(study.title, entries, args.docs)}")
         return 0

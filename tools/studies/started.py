@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,23 @@ def start_file(name: str) -> Path:
     if not path.is_file():
         raise FileNotFoundError(f"no {path}: --weights must name the folder that holds {name}.")
     return path
+
+
+def use_weights(folder: str | None, runs: Iterable[dict[str, Any]] = ()) -> None:
+    """Name the folder of the weights for this process and those that it starts; refuse it early if it lacks any.
+
+    Args:
+        folder: Folder of the weights; None if none was named.
+        runs: Keys of the runs, whose `model_kwargs` may have a `start`.
+
+    Raises:
+        ValueError: A run starts from weights, and no folder of weights was named.
+        FileNotFoundError: It does not hold them.
+    """
+    if folder:
+        os.environ[VARIABLE] = str(Path(folder).resolve())
+    for start in {keys.get("model_kwargs", {}).get("start") for keys in runs} - {None}:
+        start_file(start)
 
 
 def read_in_order(path: Path, model: Any) -> dict[str, Tensor]:

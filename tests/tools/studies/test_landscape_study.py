@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from toy_images import image_folder
-from toy_studies import write_study
+from toy_studies import STUDY, write_study
 
 TOOLS = Path(__file__).parents[3] / "tools" / "studies"
 pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
@@ -48,6 +48,15 @@ def test_probed_runs_are_the_studys_and_leave_their_landscape(tool, tmp_path: Pa
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.tar")} == before
     assert run(tool, monkeypatch, config, "--tables", "--docs", tmp_path / "docs", "--runs", "one", "two") == 0
     assert (tmp_path / "docs" / "results.md").read_text() == page
+
+
+def test_a_study_without_its_start_weights_does_not_begin(tool, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.delenv("STUDY_WEIGHTS", raising=False)
+    keys = {**STUDY["keys"], "model_kwargs": {"start": "photos"}}
+    words = [write_study(tmp_path / "toy.yaml", **UNTUNED, keys=keys), "--data-dir", "gone", "--runs", "one"]
+    for extra, text in (([], "starts from the weights 'photos'.* --weights"), (["--weights", "w"], "no .*photos")):
+        assert run(tool, monkeypatch, *words, *extra) == 1
+        assert re.search(text, capsys.readouterr().err)
 
 
 def test_published_tables_are_those_of_the_csv_files(tool, tmp_path: Path, monkeypatch) -> None:
