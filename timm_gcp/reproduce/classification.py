@@ -17,7 +17,7 @@ from timm_gcp.weights.authors import ROWS as RELEASED
 SCHEDULES = ("norm", "fast", "adju")
 TOP = (Column("top-1"), Column("top-5"))
 EPOCHS, MATCHING = Column("epochs"), Column("matching epoch")
-TWINS = "ShuffleNet V2, MobileNetV2 and ResNet-18 on Fashion-MNIST in a tenth of the epochs: [study](fashion_mnist.md)"
+TWINS = "ShuffleNet V2 on Imagenette, Tiny-ImageNet and Fashion-MNIST in a few epochs: [studies](evidence.md)"
 MATCHING_NOTE = "The matching epoch is the first whose top-1 reaches the GAP network's final one under LR_norm."
 
 
@@ -170,7 +170,7 @@ ITEMS = (
         columns=TOP,
         measure=_measure_top,
         claim=_losses(),
-        here=lambda: "not run on ImageNet; D = 32 to 256 of ShuffleNet V2, Fashion-MNIST: [study](fashion_mnist.md)",
+        here=lambda: "not run on ImageNet; a small ShuffleNet V2, Tiny-ImageNet at 32 px: [study](tiny_imagenet/results.md)",
     ),
     _trained(
         FIGURE_1_ROWS,
