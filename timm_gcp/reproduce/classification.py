@@ -170,7 +170,7 @@ ITEMS = (
         columns=TOP,
         measure=_measure_top,
         claim=_losses(),
-        here=lambda: "not run on ImageNet; a small ShuffleNet V2, Tiny-ImageNet at 32 px: [study](tiny_imagenet/results.md)",
+        here=lambda: "not run on ImageNet; a small ShuffleNet V2 on Tiny-ImageNet at 32 px: [study](evidence.md)",
     ),
     _trained(
         FIGURE_1_ROWS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -235,6 +236,16 @@ def test_errors_are_one_sentence(tool, tmp_path: Path, monkeypatch, capsys, extr
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert re.search(text, error)
+
+
+@pytest.mark.parametrize("name", ["imagenette", "tiny_imagenet", "tokens", "fashion_mnist"])
+def test_published_tables_are_those_of_the_records(tool, tmp_path: Path, monkeypatch, name) -> None:
+    published = TOOLS.parents[1] / "docs" / name
+    shutil.copytree(published / "runs", tmp_path / "runs")
+    config = TOOLS / "configs" / f"{name}.yaml"
+    monkeypatch.setattr(sys, "argv", ["compare.py", str(config), "--tables", "--docs", str(tmp_path)])
+    assert tool("compare").main() == 0
+    assert (tmp_path / "results.md").read_text() == (published / "results.md").read_text()
 
 
 def test_a_study_without_its_start_weights_does_not_begin(tool, tmp_path: Path, monkeypatch, capsys) -> None:
