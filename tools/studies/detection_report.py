@@ -1,4 +1,4 @@
-"""Table and figures of the Fashion-MNIST detection study, from its record and its detectors."""
+"""Table and figures of a detection study, from its record and its detectors."""
 
 from __future__ import annotations
 

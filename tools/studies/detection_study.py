@@ -102,7 +102,8 @@ def run(arm: Arm, detector: str, seed: int, args: argparse.Namespace, in_chans: 
 def study(args: argparse.Namespace) -> None:
     """Train every arm with every seed, write record, table and figures."""
     arms = [parse_arm(text) for text in args.arm]
-    find_split(args.data_dir, "train"), find_split(args.data_dir, "val")
+    for split in ("train", "val"):
+        find_split(args.data_dir, split)
     channels = {arm.channels(seed) for arm in arms for seed in args.seeds} - {None}
     if len(channels) > 1:
         raise ValueError(f"the arms' weights take images of {sorted(channels)} channels; they must agree.")
