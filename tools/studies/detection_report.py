@@ -73,7 +73,8 @@ def draw_examples(data: Path, detectors: Sequence[tuple[str, Path]], path: Path,
     dataset = CocoDataset(files.annotations, files.images, masks=masks, in_chans=in_chans)
     names = {label: dataset.categories[category] for label, category in dataset.category_of.items()}
     count = min(EXAMPLES, len(dataset))
-    figure = new_figure(3 * (1 + len(loaded)), 3.05 * count)
+    height, width = dataset[0][0].shape[-2:]
+    figure = new_figure(3 * (1 + len(loaded)), (3 * height / width + 0.05) * count)
     axes = figure.subplots(count, 1 + len(loaded), squeeze=False)
     for row, cells in enumerate(axes):
         image, target = dataset[row]
