@@ -12,6 +12,7 @@ out. The third writes the cards from these rows.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,7 @@ import yaml
 from bundling import NARROW, WIDE, chosen_dtype, left_out, of_file, put, told_size, validated, written
 
 from timm_gcp.datasets.fashion_mnist import FASHION_MNIST_CLASSES, prepare_fashion_mnist
+from timm_gcp.reproduce.jobs import words
 from timm_gcp.train.curves import read_summary
 from timm_gcp.train.options import resolve_args
 from timm_gcp.weights import catalog as table
@@ -78,9 +80,8 @@ def changes(keys: dict[str, Any], recipe: str) -> dict[str, Any]:
 
 def command(keys: dict[str, Any], recipe: str) -> str:
     """The command that trains such a run."""
-    given = {"model": keys["model"], **changes(keys, recipe)}
-    options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
-    return f"timm-gcp train -c {recipe} --data-dir FMNIST {options}"
+    options = words({"model": keys["model"], **changes(keys, recipe)})
+    return shlex.join(("timm-gcp", "train", "-c", recipe, "--data-dir", "FMNIST", *options))
 
 
 def bundle(run: Path, keys: dict[str, Any], recipe: str, target: Path, data_dir: str) -> str:

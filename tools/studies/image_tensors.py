@@ -6,7 +6,7 @@ side is `pixels`, and its centre square is kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,12 @@ def _square(image: Image.Image, pixels: int, mode: str) -> Tensor:
     return torch.from_numpy(numpy.atleast_3d(numpy.asarray(image)).copy()).permute(2, 0, 1)
 
 
+def _classes(targets: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Every class with the indices of its images, in order."""
+    for label in range(int(targets.max()) + 1):
+        yield label, (targets == label).nonzero()[:, 0]
+
+
 def first_per_class(targets: Tensor, count: int) -> Tensor:
     """Indices of the first `count` images of each class, in order.
 
@@ -124,8 +130,7 @@ def first_per_class(targets: Tensor, count: int) -> Tensor:
         ValueError: A class has fewer.
     """
     chosen = []
-    for label in range(int(targets.max()) + 1):
-        members = (targets == label).nonzero()[:, 0]
+    for label, members in _classes(targets):
         if len(members) < count:
             raise ValueError(f"class {label} has {len(members)} training images, not {count}: lower limit_per_class.")
         chosen.append(members[:count])
@@ -140,8 +145,7 @@ def per_class(targets: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.zeros(len(targets), dtype=torch.bool)
-    for label in range(int(targets.max()) + 1):
-        members = (targets == label).nonzero()[:, 0]
+    for label, members in _classes(targets):
         if len(members) <= count:
             raise ValueError(
                 f"class {label} has {len(members)} images, too few to train on {count} and test on others."
@@ -191,8 +195,7 @@ def hold_out(targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """
     generator = torch.Generator().manual_seed(0)
     kept, held = [], []
-    for label in range(int(targets.max()) + 1):
-        members = (targets == label).nonzero()[:, 0]
+    for label, members in _classes(targets):
         count = round(share * len(members))
         if not 0 < count < len(members):
             raise ValueError(f"class {label} has {len(members)} training images, too few to hold out {share:.0%}.")

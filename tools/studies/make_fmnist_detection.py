@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from coco_split import CocoSplit
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-from timm_gcp.common.files import write_text
 from timm_gcp.detection.coco_masks import encode_mask
 from timm_gcp.detection.draw import save_png
 
@@ -84,7 +83,7 @@ def annotate(mask: np.ndarray) -> dict[str, Any]:
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     left, top = int(columns[0]), int(rows[0])
     box = [left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top]
-    return {"bbox": box, "area": int(mask.sum()), "segmentation": encode_mask(mask), "iscrowd": 0}
+    return {"bbox": box, "area": int(mask.sum()), "segmentation": encode_mask(mask)}
 
 
 def build(data_dir: Path, output: Path, sizes: dict[str, int], canvas: int = 256, seed: int = 0) -> None:
@@ -99,21 +98,16 @@ def build(data_dir: Path, output: Path, sizes: dict[str, int], canvas: int = 256
     for number, (split, prefix) in enumerate(SPLITS.items()):
         items = read_idx(data_dir, f"{prefix}-images-idx3-ubyte")
         labels = read_idx(data_dir, f"{prefix}-labels-idx1-ubyte")
-        images: list[dict[str, Any]] = []
-        annotations: list[dict[str, Any]] = []
+        made = CocoSplit(output, split, CLASSES)
         for index in tqdm(range(sizes[split]), desc=f"compose {split}", leave=False):
             rng = np.random.default_rng([seed, number, index])
             picture, objects = compose(items, labels, canvas, rng)
             name = f"{index:06d}.png"
-            save_png(Image.fromarray(picture), output / split / name)
-            images.append({"id": index + 1, "file_name": name, "height": canvas, "width": canvas})
+            save_png(Image.fromarray(picture), made.folder / name)
+            made.add_image(name, canvas, canvas)
             for label, mask in objects:
-                entry = {"id": len(annotations) + 1, "image_id": index + 1, "category_id": label + 1}
-                annotations.append({**entry, **annotate(mask)})
-        categories = [{"id": number, "name": name} for number, name in enumerate(CLASSES, start=1)]
-        content = {"images": images, "annotations": annotations, "categories": categories}
-        write_text(output / "annotations" / f"instances_{split}.json", json.dumps(content))
-        print(f"{split}: {len(images)} images, {len(annotations)} objects")
+                made.add_object(label, annotate(mask))
+        made.write()
 
 
 if __name__ == "__main__":

@@ -9,18 +9,14 @@ receives annotations/instances_{train,val}.json and the images in train/ and val
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
+from coco_split import CocoSplit
 from PIL import Image
 from tqdm import tqdm
-
-from timm_gcp.common.files import write_text
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
@@ -71,28 +67,16 @@ def convert(data_dir: Path, output: Path, splits: dict[str, str]) -> None:
     boxes = {name: read_boxes(data_dir / "Annotations" / f"{name}.xml") for part in names.values() for name in part}
     classes = sorted({label for found in boxes.values() for label, _ in found})
     for split, members in names.items():
-        content = _split(data_dir, output / split, members, boxes, classes)
-        write_text(output / "annotations" / f"instances_{split}.json", json.dumps(content))
-        print(f"{split}: {len(content['images'])} images, {len(content['annotations'])} objects")
-
-
-def _split(
-    data_dir: Path, folder: Path, names: Sequence[str], boxes: dict[str, Any], classes: Sequence[str]
-) -> dict[str, Any]:
-    folder.mkdir(parents=True, exist_ok=True)
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    for number, name in enumerate(tqdm(names, desc=folder.name, disable=None), start=1):
-        source = _image(data_dir, name)
-        with Image.open(source) as image:
-            width, height = image.size
-        shutil.copyfile(source, folder / source.name)
-        images.append({"id": number, "file_name": source.name, "width": width, "height": height})
-        for label, box in boxes[name]:
-            entry = {"id": len(annotations) + 1, "image_id": number, "category_id": classes.index(label) + 1}
-            annotations.append({**entry, "bbox": box, "area": box[2] * box[3], "iscrowd": 0})
-    categories = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
-    return {"images": images, "annotations": annotations, "categories": categories}
+        made = CocoSplit(output, split, classes)
+        made.folder.mkdir(parents=True, exist_ok=True)
+        for name in tqdm(members, desc=split, disable=None):
+            source = _image(data_dir, name)
+            with Image.open(source) as image:
+                made.add_image(source.name, *image.size)
+            shutil.copyfile(source, made.folder / source.name)
+            for label, box in boxes[name]:
+                made.add_object(classes.index(label), {"bbox": box, "area": box[2] * box[3]})
+        made.write()
 
 
 def _image(data_dir: Path, name: str) -> Path:

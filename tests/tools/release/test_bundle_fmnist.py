@@ -30,7 +30,6 @@ def test_a_run_says_in_what_it_differs_from_its_recipe(tmp_path):
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.dataset == "fashion_mnist"], ids=lambda row: row.name)
 def test_the_command_of_a_shipped_row_is_of_its_keys(row):
-    """And `timm-gcp train` knows its options: it stops at the data, which are not there."""
     keys = {"model": row.arch, "epochs": row.epochs, **yaml.safe_load("{" + row.keys + "}")}
     recipe = row.recipe.removesuffix(".yaml")
     assert row.study == tool.command(vars(resolve_args(recipe, keys)), recipe)
@@ -39,6 +38,7 @@ def test_the_command_of_a_shipped_row_is_of_its_keys(row):
 
 
 def test_the_command_is_one_that_train_takes(tmp_path, capsys):
+    """It knows its options, and stops at the data, which are not there."""
     words = ROWS[-1].study.replace("FMNIST", str(tmp_path / "nowhere")).split()[1:]
     assert timm_gcp([*words, "--device", "cpu"]) == 1
     assert "nowhere" in capsys.readouterr().err
