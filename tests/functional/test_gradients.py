@@ -8,6 +8,7 @@ from pooling_oracles import WAYS, features
 from torch.autograd import gradcheck, gradgradcheck
 
 from timm_gcp.functional import NORMALIZATIONS, covariance, global_cov_pool, matrix_sqrt
+from timm_gcp.ops import products
 
 # More positions than channels, and fewer: full rank, and singular always.
 SHAPES = [(2, 4, 3, 2), (2, 5, 3)]
@@ -23,6 +24,14 @@ def leaf(*shape: int):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_newton_schulz_first_derivative(shape, form, side, n_iter):
     assert gradcheck(lambda x: global_cov_pool(x, n_iter=n_iter, form=form, side=side), leaf(*shape))
+
+
+@pytest.mark.parametrize("n_iter", [1, 2, 5])
+@pytest.mark.parametrize("dim", [5, 17])  # four residuals of 3×3 take more than the scaled features, and less
+def test_first_derivative_of_a_batch_above_keep_all(dim, n_iter, monkeypatch):
+    """There backward makes again what that of a smaller batch keeps."""
+    monkeypatch.setattr(products, "KEEP_ALL", 0)
+    assert gradcheck(lambda x: global_cov_pool(x, n_iter=n_iter, form="products", side="gram"), leaf(2, dim, 3))
 
 
 @pytest.mark.parametrize("n_iter", [1, 2, 5])

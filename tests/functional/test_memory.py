@@ -11,7 +11,7 @@ from pooling_oracles import features
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from timm_gcp.functional import NORMALIZATIONS, global_cov_pool
-from timm_gcp.ops.products import SMALL
+from timm_gcp.ops.products import KEEP_ALL
 
 WAYS = [("auto", "auto"), ("spectral", "auto"), ("products", "auto"), ("compose", "auto")]
 
@@ -113,7 +113,7 @@ def test_saved_for_backward(form, side, dim, positions):
 @pytest.mark.parametrize(("dim", "features_kept"), [(64, True), (65, False)])
 def test_scaled_features_are_kept_where_the_residuals_take_more(dim, features_kept):
     """Five steps, 16 positions: four residuals of 16×16 take 1,024 numbers, as many as 64 channels do."""
-    batch = SMALL // (dim * 16) + 1
+    batch = KEEP_ALL // (dim * 16) + 1
     saved = saved_shapes(features(batch, dim, 16, dtype=torch.float32), form="products", side="gram")
     assert saved.count((batch, dim, 16)) == 1 + features_kept  # the input, and the features centred and scaled
 

@@ -32,9 +32,9 @@ from timm_gcp.ops.newton_schulz import add_product_, inverse_root, next_residual
 from timm_gcp.ops.precision import autocast_off
 from timm_gcp.ops.triangle import gather_triangle, product_triangle, twice_symmetric
 
-# Numbers in a batch of features up to which the calls of operations cost more than their work (one to four images of
-# 7×7 positions and 256 channels): fewer operations are then worth more than fewer bytes.
-SMALL = 2**16
+# Numbers in a batch of features (83 images of 7×7 positions and 256 channels) up to which backward makes nothing again:
+# a tenth of the time is then worth more than the few megabytes.
+KEEP_ALL = 2**20
 
 Low = str | None  # how the factors of n×n products are rounded (`low_precision`), None for not at all
 
@@ -203,12 +203,12 @@ def _forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]
     """Value, peak, trace, the residuals, and what else `ProductPool` keeps, as its docstring says."""
     scaled, peak = peak_scale(x, _fewer(x, gram))
     side, trace = _unit_trace(scaled, gram)
-    small = gram and x.numel() <= SMALL
-    residuals, iterates = _recursion(side, n_iter, gram, low, keep=small)
+    all_kept = gram and x.numel() <= KEEP_ALL
+    residuals, iterates = _recursion(side, n_iter, gram, low, keep=all_kept)
     value = _value(scaled, iterates[-1], peak, trace, x.shape[-1], gram)
     if not gram:
         return (value, peak, trace, *residuals, side)
-    if small:
+    if all_kept:
         return (value, peak, trace, *residuals, scaled, side, *iterates)
     return (value, peak, trace, *residuals, *([scaled] if _keeps_features(x, n_iter) else []))
 
@@ -220,13 +220,13 @@ class ProductPool(torch.autograd.Function):
     Ẇ⁺ being the symmetric part of two products of different factors, and K − 1 to rebuild the iterates W. On the D×D
     side one more forward and two more backward. Products with the features, N×N side: XᵀX and X Z (D·N²), (X Z)Xᵀ
     (D²·N, lower blocks skipped) forward; S X (D²·N), Xᵀ(S X), (S X)Z and X·Ġ (D·N²), each with an operand first known
-    in backward, and XᵀX again. Rebuilding W and XᵀX costs K of about 8K products and saves a third of the memory.
+    in backward, and XᵀX again. Rebuilding W and XᵀX costs K of about 8K products and saves half of what is kept.
 
     On the N×N side n is N − 1 where `fewer_columns` says so: centred features have rank N − 1 at most.
 
     Saved: the input, its peak and trace, and the residuals R₁ … R_{K−1}; on the N×N side the scaled features where they
     are no larger than the residuals; on the D×D side the covariance, which is expensive to rebuild. Of a batch of no
-    more than `SMALL` numbers, on the N×N side, the scaled features, XᵀX and all iterates: nothing is made again.
+    more than `KEEP_ALL` numbers, on the N×N side, the scaled features, XᵀX and all iterates: nothing is made again.
     """
 
     generate_vmap_rule = True
