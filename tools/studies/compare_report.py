@@ -119,8 +119,8 @@ def results_table(study: Study, found: Found) -> str:
         row += [spread([run.top1 for run in runs.values()])]
         row += [spread([run.per_class for run in runs.values()])]
         row += [spread([run.loss for run in runs.values()])]
-        row += [f"{sum(run.held_out[-1] for run in runs.values()) / len(runs):.2f}", *_versus(entry, found)]
-        row += [_reach(entry, study, found)] if further else []
+        row += [f"{sum(run.held_out[-1] for run in runs.values()) / len(runs):.2f}", *_versus(entry.name, entry.against, found)]
+        row += [_further(entry, study, found)] if further else []
         row += [f"{sum(run.seconds for run in runs.values()) / len(runs):.0f}"]
         rows.append(row)
     head = [
@@ -135,18 +135,19 @@ def results_table(study: Study, found: Found) -> str:
         "Only it right : only the other, p",
     ]
     head += ["Reaches the other's last held-out top-1 at epoch"]
-    head += ["Reaches another run's at epoch"] if further else []
+    head += ["Against another schedule: reached at epoch; gain; only it right : only the other, p"] if further else []
     return markdown([*head, "Seconds an epoch"], rows)
 
 
-def _versus(entry: Entry, found: Found) -> list[str]:
-    runs, others, seeds = _common(entry.name, entry.against, found)
+def _versus(name: str, other: str | None, found: Found) -> list[str]:
+    """Gain, paired test and matching epoch against the other entry; empty cells without it."""
+    runs, others, seeds = _common(name, other, found)
     if not seeds:
         return ["", "", ""]
     gains = [runs[seed].top1 - others[seed].top1 for seed in seeds]
     tests = [mcnemar(runs[seed].right, others[seed].right) for seed in seeds]
     paired = "; ".join(f"{ours} : {theirs}, {p:.2g}" for ours, theirs, p in tests)
-    return [_signed(gains), paired, _reached(entry.name, entry.against, found)]
+    return [_signed(gains), paired, _reached(name, other, found)]
 
 
 def _parameters(runs: dict[int, Outcome]) -> str:
@@ -167,10 +168,10 @@ def _reached(name: str, other: str | None, found: Found) -> str:
     return ", ".join(next((str(n) for n, top1 in enumerate(curve, 1) if top1 >= end), "never") for curve, end in curves)
 
 
-def _reach(entry: Entry, study: Study, found: Found) -> str:
-    """The same of `reach`, behind that entry's label."""
-    epochs = _reached(entry.name, entry.reach, found)
-    return f"{study.entry(entry.reach).label}: {epochs}" if entry.reach and epochs else ""
+def _further(entry: Entry, study: Study, found: Found) -> str:
+    """The same against `reach` in one cell, behind that entry's label."""
+    gain, paired, epochs = _versus(entry.name, entry.reach, found)
+    return f"{study.entry(entry.reach).label}: {epochs}; {gain}; {paired}" if entry.reach and epochs else ""
 
 
 def _signed(gains: Sequence[float]) -> str:

@@ -13,7 +13,7 @@ runs:
   shufflenet-gap: {keys: {model: shufflenet_v2_x1_0}}
   shufflenet-gcp: {keys: {model: shufflenet_v2_x1_0_gcp}, against: shufflenet-gap}
                                        # tuned_as: shufflenet-gap takes that run's tuned keys
-                                       # reach: another run, whose final accuracy is looked for along the way
+                                       # reach: a run of another schedule, to be compared with, too
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Cell:
 class Entry:
     """One line of a study's table: a run over several seeds, tuned or not, and the runs it is compared with.
 
-    `against` is compared in everything, `reach` only in the epoch at which its final accuracy is reached.
+    `against` is compared with it as its twin, `reach` beside that: a run of another schedule.
     """
 
     name: str

@@ -167,19 +167,28 @@ def test_mcnemar_is_the_exact_binomial_test(tool) -> None:
     assert tool("compare_report").mcnemar([True], [True]) == (0, 0, 1.0)
 
 
-def test_epoch_that_reaches_another_run(tool, tmp_path: Path) -> None:
+def test_a_run_of_another_schedule_is_compared_with_too(tool, tmp_path: Path) -> None:
     """`against` is the twin under the same schedule, `reach` the one that trained longer: a column each."""
     runs = {"slow": {}, "one": {}, "two": {"against": "one", "reach": "slow"}, "late": {"reach": "slow"}}
     study = tool("study_config").read_study(write_study(tmp_path / "s.yaml", runs=runs))
     report = tool("compare_report")
     curves = {"slow": (30.0, 55.0), "one": (40.0, 50.0), "two": (50.0, 55.0), "late": (10.0, 20.0)}
-    found = {name: {0: report.Outcome(curve, 1.0, 50.0, 1.0, (True, False), 50.0)} for name, curve in curves.items()}
+    right = {"slow": (True, True, False), "late": (False, False, True)}
+    found = {}
+    for name, curve in curves.items():
+        hits = right.get(name, (True, False, False))
+        found[name] = {0: report.Outcome(curve, 1.0, 100 * sum(hits) / 3, 1.0, hits, 50.0)}
     lines = [line.split("|") for line in report.results_table(study, found).splitlines()[2:]]
     cells = {line[1].strip(): [cell.strip() for cell in line[-4:-2]] for line in lines}
-    assert cells == {"slow": ["", ""], "one": ["", ""], "two": ["1", "slow: 2"], "late": ["", "slow: never"]}
+    assert cells == {
+        "slow": ["", ""],
+        "one": ["", ""],
+        "two": ["1", "slow: 2; -33.33; 0 : 1, 1"],
+        "late": ["", "slow: never; -33.33; 1 : 2, 1"],
+    }
     for entry in study.entries:
         object.__setattr__(entry, "reach", None)
-    assert "another run" not in report.results_table(study, found)
+    assert "another schedule" not in report.results_table(study, found)
 
 
 def test_whole_study_then_nothing_left_to_do(tool, tmp_path: Path, monkeypatch, capsys) -> None:
