@@ -247,7 +247,7 @@ def test_errors_are_one_sentence(tool, tmp_path: Path, monkeypatch, capsys, extr
     assert re.search(text, error)
 
 
-@pytest.mark.parametrize("name", ["imagenette", "tiny_imagenet", "tokens", "fashion_mnist"])
+@pytest.mark.parametrize("name", ["imagenette", "tiny_imagenet", "tiny_imagenet_whole", "tokens", "fashion_mnist"])
 def test_published_tables_are_those_of_the_records(tool, tmp_path: Path, monkeypatch, name) -> None:
     published = TOOLS.parents[1] / "docs" / name
     shutil.copytree(published / "runs", tmp_path / "runs")
