@@ -119,7 +119,8 @@ def results_table(study: Study, found: Found) -> str:
         row += [spread([run.top1 for run in runs.values()])]
         row += [spread([run.per_class for run in runs.values()])]
         row += [spread([run.loss for run in runs.values()])]
-        row += [f"{sum(run.held_out[-1] for run in runs.values()) / len(runs):.2f}", *_versus(entry.name, entry.against, found)]
+        row += [f"{sum(run.held_out[-1] for run in runs.values()) / len(runs):.2f}"]
+        row += _versus(entry.name, entry.against, found)
         row += [_further(entry, study, found)] if further else []
         row += [f"{sum(run.seconds for run in runs.values()) / len(runs):.0f}"]
         rows.append(row)
