@@ -141,32 +141,25 @@ def results_table(study: Study, found: Found) -> str:
 
 
 def _versus(name: str, other: str | None, found: Found) -> list[str]:
-    """Gain, paired test and matching epoch against the other entry; empty cells without it."""
-    runs, others, seeds = _common(name, other, found)
+    """Gain, paired test and matching epoch against the other entry, by the seeds of both; empty cells without it."""
+    runs, others = found[name], found.get(other or "", {})
+    seeds = sorted(set(runs) & set(others))
     if not seeds:
         return ["", "", ""]
     gains = [runs[seed].top1 - others[seed].top1 for seed in seeds]
     tests = [mcnemar(runs[seed].right, others[seed].right) for seed in seeds]
     paired = "; ".join(f"{ours} : {theirs}, {p:.2g}" for ours, theirs, p in tests)
-    return [_signed(gains), paired, _reached(name, other, found)]
+    return [_signed(gains), paired, ", ".join(_reached(runs[seed], others[seed]) for seed in seeds)]
+
+
+def _reached(run: Outcome, other: Outcome) -> str:
+    """First epoch at which a run reaches the other's final held-out accuracy."""
+    return next((str(n) for n, top1 in enumerate(run.held_out, 1) if top1 >= other.held_out[-1]), "never")
 
 
 def _parameters(runs: dict[int, Outcome]) -> str:
     count = next(iter(runs.values())).parameters
     return f"{count:,}" if count else ""
-
-
-def _common(name: str, other: str | None, found: Found) -> tuple[dict[int, Outcome], dict[int, Outcome], list[int]]:
-    """The finished runs of two entries by seed, and the seeds that both have."""
-    runs, others = found[name], found.get(other or "", {})
-    return runs, others, sorted(set(runs) & set(others))
-
-
-def _reached(name: str, other: str | None, found: Found) -> str:
-    """Epochs at which an entry's runs reach the other's final held-out accuracy, by seed; empty without the other."""
-    runs, others, seeds = _common(name, other, found)
-    curves = ((runs[seed].held_out, others[seed].held_out[-1]) for seed in seeds)
-    return ", ".join(next((str(n) for n, top1 in enumerate(curve, 1) if top1 >= end), "never") for curve, end in curves)
 
 
 def _further(entry: Entry, study: Study, found: Found) -> str:
