@@ -33,7 +33,7 @@ from timm_gcp.ops.precision import autocast_off
 from timm_gcp.ops.triangle import gather_triangle, product_triangle, twice_symmetric
 
 # Numbers in a batch of features (83 images of 7×7 positions and 256 channels) up to which backward makes nothing again:
-# a tenth of the time is then worth more than the few megabytes.
+# some percent of the time are then worth more than a few megabytes.
 KEEP_ALL = 2**20
 
 Low = str | None  # how the factors of n×n products are rounded (`low_precision`), None for not at all
