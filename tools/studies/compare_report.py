@@ -13,7 +13,7 @@ from study_config import Entry, Study
 from timm_gcp.common.files import copy, write_text
 from timm_gcp.common.paired import Pair
 from timm_gcp.plots.style import COLOURS, new_figure, plain, save
-from timm_gcp.train.curves import read_summary
+from timm_gcp.train.curves import RunCurve, matching_epoch, read_summary
 
 _RECORDS = ("summary.csv", "seconds.csv", "test.json")
 
@@ -22,13 +22,18 @@ _RECORDS = ("summary.csv", "seconds.csv", "test.json")
 class Outcome:
     """A finished run: held-out accuracy per epoch, seconds per epoch, its answers on the test images, and its size."""
 
-    held_out: tuple[float, ...]
+    curve: RunCurve
     seconds: float
     top1: float
     loss: float
     right: tuple[bool, ...]
     per_class: float
     parameters: int | None = None
+
+    @property
+    def held_out(self) -> tuple[float, ...]:
+        """Top-1 on the held-out images after every epoch, in %."""
+        return self.curve.top1
 
 
 Found = dict[str, dict[int, Outcome]]  # finished runs by entry and seed
@@ -54,9 +59,7 @@ def read_outcome(folder: Path) -> Outcome | None:
     test = json.loads((folder / "test.json").read_text())
     right = tuple(p == t for p, t in zip(test["predictions"], test["targets"], strict=True))
     mean = mean_per_class(test["targets"], right)
-    return Outcome(
-        curve.top1, seconds[len(seconds) // 2], test["top1"], test["loss"], right, mean, test.get("parameters")
-    )
+    return Outcome(curve, seconds[len(seconds) // 2], test["top1"], test["loss"], right, mean, test.get("parameters"))
 
 
 def mean_per_class(targets: Sequence[int], right: Sequence[bool]) -> float:
@@ -149,12 +152,8 @@ def _versus(name: str, other: str | None, found: Found) -> list[str]:
     gains = [runs[seed].top1 - others[seed].top1 for seed in seeds]
     tests = [mcnemar(runs[seed].right, others[seed].right) for seed in seeds]
     paired = "; ".join(f"{ours} : {theirs}, {p:.2g}" for ours, theirs, p in tests)
-    return [_signed(gains), paired, ", ".join(_reached(runs[seed], others[seed]) for seed in seeds)]
-
-
-def _reached(run: Outcome, other: Outcome) -> str:
-    """First epoch at which a run reaches the other's final held-out accuracy."""
-    return next((str(n) for n, top1 in enumerate(run.held_out, 1) if top1 >= other.held_out[-1]), "never")
+    reached = [matching_epoch(runs[seed].curve, others[seed].held_out[-1]) for seed in seeds]
+    return [_signed(gains), paired, ", ".join(str(epoch or "never") for epoch in reached)]
 
 
 def _parameters(runs: dict[int, Outcome]) -> str:

@@ -72,12 +72,11 @@ def draw_examples(data: Path, detectors: Sequence[tuple[str, Path]], path: Path,
     files = find_split(data, "val")
     dataset = CocoDataset(files.annotations, files.images, masks=masks, in_chans=in_chans)
     names = {label: dataset.categories[category] for label, category in dataset.category_of.items()}
-    count = min(EXAMPLES, len(dataset))
-    height, width = dataset[0][0].shape[-2:]
-    figure = new_figure(3 * (1 + len(loaded)), (3 * height / width + 0.05) * count)
-    axes = figure.subplots(count, 1 + len(loaded), squeeze=False)
-    for row, cells in enumerate(axes):
-        image, target = dataset[row]
+    examples = [dataset[index] for index in range(min(EXAMPLES, len(dataset)))]
+    height, width = examples[0][0].shape[-2:]
+    figure = new_figure(3 * (1 + len(loaded)), (3 * height / width + 0.05) * len(examples))
+    axes = figure.subplots(len(examples), 1 + len(loaded), squeeze=False)
+    for row, (cells, (image, target)) in enumerate(zip(axes, examples, strict=True)):
         pictures = [("truth", draw_detections(image, target, names))]
         with torch.inference_mode():
             pictures += [(label, draw_detections(image, model([image])[0], names)) for label, model in loaded]

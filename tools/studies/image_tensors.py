@@ -55,11 +55,11 @@ def packed(
     path = cache / f"{split or 'all'}-{pixels}.safetensors"
     if not path.is_file():
         folder = _existing(data_dir)
-        source = _named(folder, dataset, split) if dataset else _folders(folder, split, exclude)
+        source = _named(folder, dataset, split) if dataset else _Readable(_folders(folder, split, exclude))
         images = torch.empty((len(source), channels, pixels, pixels), dtype=torch.uint8)
         targets = torch.empty(len(source), dtype=torch.int64)
         for index in tqdm(range(len(source)), desc=f"pack {split}", disable=None):
-            image, targets[index] = source[index] if dataset else _read(source, index)
+            image, targets[index] = source[index]
             images[index] = _square(image, pixels, _MODES[channels])
         with replacing(path) as partial:
             save_file({"images": images, "targets": targets}, partial)
@@ -87,15 +87,24 @@ def _folders(folder: Path, split: str, exclude: Sequence[str]) -> Any:
     return _image_folder(folder, split, exclude)
 
 
-def _read(source: Any, index: int) -> tuple[Image.Image, int]:
-    file, target = source.reader[index]
-    try:  # timm's data set would go on with the next image
-        with file, Image.open(file) as image:
-            image.load()
-            return image, target
-    except OSError as error:
-        name = source.filename(index, absolute=True)
-        raise ValueError(f"{name} can't be read as an image: replace it or take it out.") from error
+class _Readable:
+    """timm's data set of image files; one that can't be read is an error, where timm would go on with the next."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        file, target = self.source.reader[index]
+        try:
+            with file, Image.open(file) as image:
+                image.load()
+                return image, target
+        except OSError as error:
+            name = self.source.filename(index, absolute=True)
+            raise ValueError(f"{name} can't be read as an image: replace it or take it out.") from error
 
 
 def _image_folder(folder: Path, split: str, exclude: Sequence[str]) -> Any:

@@ -20,6 +20,8 @@ from scipy.stats import binomtest
 from toy_images import TINY, image_folder
 from toy_studies import STUDY, write_study
 
+from timm_gcp.train.curves import RunCurve
+
 TOOLS = Path(__file__).parents[3] / "tools" / "studies"
 pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
 
@@ -175,8 +177,9 @@ def test_a_run_of_another_schedule_is_compared_with_too(tool, tmp_path: Path) ->
     curves = {"slow": (30.0, 55.0), "one": (40.0, 50.0), "two": (50.0, 55.0), "late": (10.0, 20.0)}
     right = {"slow": (True, True, False), "late": (False, False, True)}
     found = {}
-    for name, curve in curves.items():
+    for name, top1 in curves.items():
         hits = right.get(name, (True, False, False))
+        curve = RunCurve(name, (0, 1), top1, top1)
         found[name] = {0: report.Outcome(curve, 1.0, 100 * sum(hits) / 3, 1.0, hits, 50.0)}
     lines = [line.split("|") for line in report.results_table(study, found).splitlines()[2:]]
     cells = {line[1].strip(): [cell.strip() for cell in line[-4:-2]] for line in lines}
