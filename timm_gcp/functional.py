@@ -16,6 +16,7 @@ from timm_gcp.common.messages import check_choice
 from timm_gcp.ops.centring import centre
 from timm_gcp.ops.choice import FORMS, SIDES, choose_form, use_gram
 from timm_gcp.ops.cross_covariance import CROSS_NORMALIZATIONS, cross_cov_pool
+from timm_gcp.ops.direct import first_output
 from timm_gcp.ops.dropcov import drop_channels
 from timm_gcp.ops.features import as_positions
 from timm_gcp.ops.low_precision import LOW_PRECISIONS
@@ -170,8 +171,8 @@ def _newton_schulz_pool(x: Tensor, n_iter: int, form: str, side: str, low: str |
         return compose(x, n_iter, gram, low)
     if form == "products":
         keeps = torch.is_grad_enabled() and x.requires_grad
-        return ProductPool.apply(x, n_iter, gram, low)[0] if keeps else product_value(x, n_iter, gram, low)
-    return SpectralPool.apply(x, NewtonSchulz(n_iter), gram)[0]
+        return first_output(ProductPool, x, n_iter, gram, low) if keeps else product_value(x, n_iter, gram, low)
+    return first_output(SpectralPool, x, NewtonSchulz(n_iter), gram)
 
 
 def global_cov_pool(
@@ -253,5 +254,6 @@ def global_cov_pool(
                 "export a model with 'newton_schulz', 'none', 'signed_sqrt_l2', 'dropcov' or 'isice'",
             )
             function = found if isinstance(found, ScalarFunction) else _scalar_function(found, n_iter, exponent, eps)
-            value = SpectralPool.apply(features, function, use_gram(features.shape[1], features.shape[2], side))[0]
+            gram = use_gram(features.shape[1], features.shape[2], side)
+            value = first_output(SpectralPool, features, function, gram)
     return value.to(out_dtype)
