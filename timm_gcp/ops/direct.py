@@ -1,7 +1,7 @@
 """The first output of an autograd function, by the shorter way where `torch.func` is not at work.
 
-Functions for `torch.func` return all that backward needs as outputs. Each becomes a tensor of the graph, which takes
-longer than the arithmetic of a small map: about a tenth of the time of one 7×7 image, forward and backward.
+Functions for `torch.func` return all that backward needs as outputs. Each becomes a tensor of the graph, which counts
+where a single image is pooled.
 """
 
 from __future__ import annotations
