@@ -32,6 +32,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare_report import mean_per_class, write_figure, write_report
 from image_tensors import Images, hold_out, study_images
+from principal_start import principal_start
 from started import use_weights
 from study_config import Cell, Entry, Study, check_runs, read_study
 
@@ -89,6 +90,9 @@ def train_cell(
         "resume": str(last) if last.is_file() else "",
     }
     args = resolve_args(cell.recipe, keys)
+    if cell.principal:
+        path = output / "starts" / f"{cell.folder}.safetensors"
+        args.initial_checkpoint = str(principal_start(args, data.parts[0], path))
     made = train(args, [WallTime(), PrintEpochs(f"{cell.folder}, "), *callbacks], data.loaders)
     if test:
         _test(made.model, args, seen_once, folder)

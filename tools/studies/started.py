@@ -12,10 +12,12 @@ from typing import Any
 
 import timm
 from safetensors.torch import load_file
+from timm.layers import get_act_layer
 from timm.models import register_model
 from torch import Tensor, nn
 
 import timm_gcp
+from timm_gcp.models.principal import only_pool
 from timm_gcp.weights.checkpoint import read_checkpoint
 
 VARIABLE = "STUDY_WEIGHTS"
@@ -88,10 +90,22 @@ def load_start(model: Any, path: Path) -> Any:
 
 
 @register_model
-def started_mobilenetv2_gcp(pretrained: bool = False, start: str = "mobilenetv2_100.quant_in1k", **kwargs: Any) -> Any:
-    """`mobilenetv2_100_gcp`, or with `global_pool="avg"` its twin, from ImageNet weights of the backbone."""
+def started_mobilenetv2_gcp(
+    pretrained: bool = False,
+    start: str = "mobilenetv2_100.quant_in1k",
+    head_act_layer: str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """`mobilenetv2_100_gcp`, or with `global_pool="avg"` its twin, from ImageNet weights of the backbone.
+
+    `head_act_layer` replaces the ReLU6 of the reduction.
+    """
     path = start_file(start)
-    return load_start(timm.create_model("mobilenetv2_100_gcp", **kwargs), path)
+    model = load_start(timm.create_model("mobilenetv2_100_gcp", **kwargs), path)
+    if head_act_layer:
+        for step in only_pool(model).reduction:
+            step.act = get_act_layer(head_act_layer)(inplace=True)
+    return model
 
 
 @register_model

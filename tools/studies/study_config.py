@@ -14,6 +14,7 @@ runs:
   shufflenet-gcp: {keys: {model: shufflenet_v2_x1_0_gcp}, against: shufflenet-gap}
                                        # tuned_as: shufflenet-gap takes that run's tuned keys
                                        # reach: a run of another schedule, to be compared with, too
+                                       # principal: true starts the reduction from principal components
 """
 
 from __future__ import annotations
@@ -28,17 +29,21 @@ import yaml
 
 _TOP = ("title", "data", "recipe", "keys", "seeds", "tune", "runs", "modules")
 _DATA = ("pixels", "held_out", "train_per_class", "limit_per_class", "exclude", "dataset", "channels")
-_RUN = ("recipe", "keys", "seeds", "tune", "tuned_as", "against", "reach", "label")
+_RUN = ("recipe", "keys", "seeds", "tune", "tuned_as", "against", "reach", "label", "principal")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run: its folder's name, its recipe and the keys in which it differs from that."""
+    """One training run: its folder's name, its recipe and the keys in which it differs from that.
+
+    `principal`: its reduction starts from the principal components of the training images.
+    """
 
     name: str
     recipe: str
     keys: dict[str, Any] = field(hash=False)
     seed: int = 0
+    principal: bool = False
 
     @property
     def folder(self) -> str:
@@ -62,6 +67,7 @@ class Entry:
     against: str | None = None
     tuned_as: str | None = None
     reach: str | None = None
+    principal: bool = False
 
     def trials(self) -> Iterator[Cell]:
         """The short runs that choose its tuned keys, at the first seed."""
@@ -70,11 +76,12 @@ class Entry:
             chosen = dict(zip(names, values, strict=True))
             title = "-".join(f"{name}{value:g}" for name, value in chosen.items())
             keys = {**self.keys, **chosen, "epochs": self.tune.get("epochs", self.keys["epochs"])}
-            yield Cell(f"{self.name}-tune-{title}", self.recipe, keys, self.seeds[0])
+            yield Cell(f"{self.name}-tune-{title}", self.recipe, keys, self.seeds[0], self.principal)
 
     def cells(self, chosen: dict[str, Any]) -> list[Cell]:
         """Its full runs, one a seed, with the tuned keys' chosen values."""
-        return [Cell(self.name, self.recipe, {**self.keys, **chosen}, seed) for seed in self.seeds]
+        keys = {**self.keys, **chosen}
+        return [Cell(self.name, self.recipe, keys, seed, self.principal) for seed in self.seeds]
 
 
 @dataclass(frozen=True)
@@ -171,5 +178,5 @@ def _entry(path: Path, text: dict[str, Any], name: str, run: dict[str, Any]) -> 
     seeds = tuple(run.get("seeds", text.get("seeds", (0,))))
     tuned_as = run.get("tuned_as")
     tune = {} if tuned_as else run.get("tune", text.get("tune")) or {}
-    compared = {what: run.get(what) for what in ("against", "reach")}
-    return Entry(str(name), str(run.get("label", name)), recipe, keys, seeds, tune, tuned_as=tuned_as, **compared)
+    given = {what: run.get(what) for what in ("against", "reach")} | {"principal": bool(run.get("principal"))}
+    return Entry(str(name), str(run.get("label", name)), recipe, keys, seeds, tune, tuned_as=tuned_as, **given)

@@ -16,6 +16,7 @@ import torch
 import yaml
 from PIL import Image
 from robustness_sets import write_fashion_mnist
+from safetensors.torch import load_file
 from scipy.stats import binomtest
 from toy_images import TINY, image_folder
 from toy_studies import STUDY, write_study
@@ -296,7 +297,6 @@ def test_bad_draw_is_refused(tool, tmp_path: Path, changes, text) -> None:
 
 
 def test_fine_tuning_study(tool, tmp_path: Path, monkeypatch) -> None:
-    import timm
     from safetensors.torch import save_file
 
     torch.manual_seed(0)
@@ -317,6 +317,11 @@ def test_fine_tuning_study(tool, tmp_path: Path, monkeypatch) -> None:
                 "tuned_as": "gap",
                 "against": "gap",
             },
+            "principal": {
+                "keys": {"model_kwargs": {"start": "start", "reduce_dim": 8, "head_act_layer": "identity"}},
+                "tuned_as": "gap",
+                "principal": True,
+            },
         },
     )
     command = ["compare.py", str(config), "--data-dir", str(flat_folder(tmp_path)), "--output", str(tmp_path / "runs")]
@@ -332,3 +337,38 @@ def test_fine_tuning_study(tool, tmp_path: Path, monkeypatch) -> None:
         for run in ("gap", "gcp")
     }
     assert rates["gap"] == rates["gcp"]
+
+    start = tmp_path / "runs" / "starts" / "principal-seed0.safetensors"
+    begun = {
+        run: yaml.safe_load((tmp_path / "runs" / f"{run}-seed0" / "args.yaml").read_text())["initial_checkpoint"]
+        for run in ("gcp", "principal")
+    }
+    assert begun == {"gcp": "", "principal": str(start)}
+    directions = load_file(start)["global_pool.reduction.0.conv.weight"].flatten(1)
+    torch.testing.assert_close(directions @ directions.mT, torch.eye(8), atol=1e-5, rtol=0)
+
+
+def test_principal_start_is_of_the_training_images_and_made_once(tool, tmp_path: Path) -> None:
+    from timm_gcp.models.principal import init_reduction
+    from timm_gcp.train.options import resolve_args
+
+    keys = {
+        "model": "resnet18_gcp",
+        "model_kwargs": {"reduce_dim": 4},
+        "img_size": 32,
+        "crop_pct": 1.0,
+        "batch_size": 4,
+    }
+    args = resolve_args("shufflenetv2_adju", {**STUDY["keys"], **keys, "num_classes": 2, "seed": 3})
+    images = torch.randint(0, 256, (10, 3, 32, 32), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    path = tmp_path / "starts" / "one.safetensors"
+    assert tool("principal_start").principal_start(args, (images, torch.zeros(10, dtype=torch.int64)), path) == path
+    torch.manual_seed(3)
+    model = timm.create_model("resnet18_gcp", reduce_dim=4, num_classes=2)
+    mean, std = (torch.tensor(model.pretrained_cfg[name])[:, None, None] * 255 for name in ("mean", "std"))
+    init_reduction(model, [(images.float() - mean) / std])
+    for name, tensor in load_file(path).items():
+        torch.testing.assert_close(tensor, model.state_dict()[name], atol=1e-4, rtol=1e-4, msg=name)
+    path.write_bytes(b"kept")
+    tool("principal_start").principal_start(args, (images, torch.zeros(10, dtype=torch.int64)), path)
+    assert path.read_bytes() == b"kept"
