@@ -174,7 +174,7 @@ ITEMS = (
         measure=_measure,
         cost=lambda: f"{hours(row.source for row in ROWS)}; the paper gives no time for the two benchmarks",
         claim=_gains(),
-        here=lambda: "not run on ImageNet; ShuffleNet V2 on 1,000 images of Imagenette: [study](robustness.md)",
+        here=lambda: "not run on ImageNet; MobileNetV2 on all test images of Imagenette: [study](robustness.md)",
         notes=(
             "Lower is better throughout. mCE, relative mCE, mFR and mT5D are in % of AlexNet's; the last four columns "
             "are not normalised. Without AlexNet's figures (a trial, another set of classes) only those are there.",
