@@ -25,6 +25,7 @@ from timm_gcp.train.curves import RunCurve
 
 TOOLS = Path(__file__).parents[3] / "tools" / "studies"
 pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
+PUBLISHED = ["caltech101", "fashion_mnist", "imagenette", "tiny_imagenet", "tiny_imagenet_whole", "tokens"]
 
 
 def test_shipped_configurations_are_studies_of_known_models(tool) -> None:
@@ -251,7 +252,7 @@ def test_errors_are_one_sentence(tool, tmp_path: Path, monkeypatch, capsys, extr
     assert re.search(text, error)
 
 
-@pytest.mark.parametrize("name", ["imagenette", "tiny_imagenet", "tiny_imagenet_whole", "tokens", "fashion_mnist"])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_published_tables_are_those_of_the_records(tool, tmp_path: Path, monkeypatch, name) -> None:
     published = TOOLS.parents[1] / "docs" / name
     shutil.copytree(published / "runs", tmp_path / "runs")
