@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from compare import choose, done, train_cell, tuned
+from compare import done, first_cell, train_cell
 from started import use_weights
 from study_config import Cell, Entry, Study, check_runs, read_study
 
@@ -68,27 +68,12 @@ def main() -> int:
             if not args.data_dir:
                 parser.error("--data-dir is needed to train.")
             use_weights(args.weights, [entry.keys for entry in entries])
-            _train([_cell(entry, study, args.records) for entry in entries], study, args)
+            _train([first_cell(entry, study, args.records) for entry in entries], study, args)
         print(f"wrote {write_results(study.title, entries, args.docs)}")
         return 0
     except (ValueError, FileNotFoundError) as error:
         print(f"landscape_study.py: error: {error}", file=sys.stderr)
         return 1
-
-
-def _cell(entry: Entry, study: Study, records: Path | None) -> Cell:
-    """A run at its first seed, with the tuned keys that its trials chose."""
-    source = tuned(entry, study)
-    if not source.tune:
-        return entry.cells({})[0]
-    if records is None:
-        raise ValueError(f"run {entry.name} is tuned: name the folder of its trials' records with --records.")
-    return entry.cells(choose(source, _trials(records)))[0]
-
-
-def _trials(records: Path) -> Path:
-    """Folder of the trials, in a study's --docs or in its --output."""
-    return records / "runs" if (records / "runs").is_dir() else records
 
 
 def _train(cells: list[Cell], study: Study, args: argparse.Namespace) -> None:

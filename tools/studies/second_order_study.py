@@ -1,0 +1,166 @@
+"""Eqs. (6) to (8) of the paper along a training: one run of a study of `compare.py` again, looked at on the way.
+
+    python tools/studies/second_order_study.py tools/studies/configs/tiny_imagenet.yaml --data-dir FOLDER \\
+        --records docs/tiny_imagenet --run gcp-adju --every 100 --images 16
+
+CONFIG is a study; `--records` is where its tables are, whose trials chose the rate. Looking leaves the training as it
+is. Writes `equations.csv` (a row a look), `spectra.csv` (of the last), the figure `equations.png` and the tables
+`results.md` into `--docs`. What is complete is not run again; `--tables` writes tables and figure from the CSV files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from compare import done, first_cell, train_cell
+from started import use_weights
+from study_config import Cell, Study, check_runs, read_study
+
+from timm_gcp.common.files import copy, replacing, write_text
+from timm_gcp.second_order.study import SecondOrderCallback, capture, read_rows, spectra, write_rows
+from timm_gcp.train.callback import Callback
+
+HEADER = "<!-- Written by tools/studies/second_order_study.py. -->"
+READINGS = {
+    "layer": "Eq. (6) against the layer's own gradient",
+    "literal_printed": "Eq. (7) as printed against Eq. (6)",
+    "columns_printed": "Eq. (7), mask on the columns, against Eq. (6)",
+    "literal_eigen": "Eq. (7) in the eigenbasis against Eq. (6)",
+    "columns_eigen": "Eq. (7), both, against Eq. (6)",
+}
+SPECTRA = {
+    "literal_printed": "F⁻¹, as printed",
+    "literal_eigen": "F⁻¹, in the eigenbasis",
+    "columns_eigen": "F⁻¹, mask on the columns, eigenbasis",
+    "kfac_inputs": "K-FAC, inverse of the input factor",
+    "kfac_outputs": "K-FAC, inverse of the output factor",
+}
+
+
+class SpectraCallback(Callback):
+    """Writes the spectra at each look, over those of the look before."""
+
+    def __init__(self, path: Path, every: int, images: int) -> None:
+        self.path, self.every, self.images = path, every, images
+
+    def on_update(self, step: int, model: Any, batch: Any) -> None:
+        """Measure and write; shorter spectra are filled up with NaN."""
+        curves = spectra(capture(model, *(part[: self.images] for part in batch)))
+        length = max(map(len, curves.values()))
+        padded = {key: [*values.tolist(), *[float("nan")] * (length - len(values))] for key, values in curves.items()}
+        write_rows(self.path, [{key: padded[key][place] for key in padded} for place in range(length)])
+
+
+def main() -> int:
+    """Train if need be, then write tables and figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", metavar="CONFIG", help="study: a YAML file of tools/studies/configs/")
+    parser.add_argument("--data-dir", metavar="DIR", help="images, as compare.py takes them")
+    parser.add_argument("--weights", metavar="DIR", help="folder of the weights that a study starts from")
+    parser.add_argument("--records", type=Path, metavar="DIR", help="the study's --docs or --output; needed if tuned")
+    parser.add_argument("--run", metavar="NAME", help="run of the study, with covariance pooling; not with --tables")
+    parser.add_argument("--output", type=Path, default=Path("output/second_order"), metavar="DIR", help="its folder")
+    parser.add_argument("--docs", type=Path, default=Path("docs/optimization"), metavar="DIR", help="of the results")
+    parser.add_argument("--tables", action="store_true", help="train nothing, write tables and figure again")
+    parser.add_argument("--every", type=int, default=100, metavar="N", help="updates from look to look")
+    parser.add_argument("--images", type=int, default=16, metavar="N", help="images of a batch that are looked at")
+    args = parser.parse_args()
+    try:
+        if not args.tables:
+            if not args.data_dir or not args.run:
+                parser.error("--data-dir and --run are needed to train.")
+            study = read_study(args.config)
+            check_runs(study, [args.run], args.config)
+            entry = study.entry(args.run)
+            use_weights(args.weights, [entry.keys])
+            _train(first_cell(entry, study, args.records), study, args)
+        print(f"wrote {write_results(args.docs)}")
+        return 0
+    except (ValueError, FileNotFoundError) as error:
+        print(f"second_order_study.py: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _train(cell: Cell, study: Study, args: argparse.Namespace) -> None:
+    folder = args.output / cell.folder
+    equations, curves = folder / "equations.csv", folder / "spectra.csv"
+    if not done(folder, cell, test=False):
+        if not (folder / "last.pth.tar").is_file():
+            equations.unlink(missing_ok=True)  # of a try that ended before its first checkpoint
+        looks = {"every": args.every, "images": args.images}
+        callbacks = [SecondOrderCallback(equations, **looks), SpectraCallback(curves, **looks)]
+        train_cell(cell, study, args.data_dir, args.output, test=False, callbacks=callbacks)
+    args.docs.mkdir(parents=True, exist_ok=True)
+    for file in (equations, curves):
+        copy(file, args.docs / file.name)
+
+
+def write_results(docs: Path) -> Path:
+    """Write the tables `results.md` and the figure `equations.png` from the CSV files in `docs`.
+
+    Raises:
+        FileNotFoundError: They aren't there.
+    """
+    rows, curves = read_rows(docs / "equations.csv"), read_rows(docs / "spectra.csv")
+    draw(rows, curves, docs / "equations.png")
+    write_text(docs / "results.md", f"{HEADER}\n\n{tables(rows)}")
+    return docs / "results.md"
+
+
+def tables(rows: list[dict[str, float]]) -> str:
+    """Cosines and ratios, condition and flatness, overlap: at the first look, one in the middle and the last."""
+    shown = [rows[0], rows[len(rows) // 2], rows[-1]]
+    steps = [f"update {row['step']:.0f}" for row in shown]
+    lines = ["| cosine (ratio of norms) | " + " | ".join(steps) + " |", "|---|" + "---:|" * len(shown)]
+    for key, label in READINGS.items():
+        cells = [f"{row[f'cosine_{key}']:.3f} ({row[f'ratio_{key}']:.3g})" for row in shown]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    lines += ["", "| condition number (flatness) | " + " | ".join(steps) + " |", "|---|" + "---:|" * len(shown)]
+    for key, label in SPECTRA.items():
+        cells = [f"{row[f'condition_{key}']:.3g} ({row[f'flatness_{key}']:.2g})" for row in shown]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    lines += ["", "| covariance | " + " | ".join(steps) + " |", "|---|" + "---:|" * len(shown)]
+    lines.append("| rank, mean over the images | " + " | ".join(f"{row['rank']:.1f}" for row in shown) + " |")
+    cells = [f"{row['overlap']:.3f} (chance {row['overlap_chance']:.3f})" for row in shown]
+    lines.append("| overlap of its leading eigenspace with that of K-FAC's output factor | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(rows: list[dict[str, float]], curves: list[dict[str, float]], path: Path) -> None:
+    """The figure: cosine and ratio of norms along the training, and the spectra at its end."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    cosine, ratio, spectrum = figure.subplots(1, 3)
+    steps = [row["step"] for row in rows]
+    for key, label in READINGS.items():
+        cosine.plot(steps, [row[f"cosine_{key}"] for row in rows], label=label)
+        ratio.plot(steps, [row[f"ratio_{key}"] for row in rows], label=label)
+    cosine.set(xlabel="update", ylabel="cosine", ylim=(-0.25, 1.05), title="Angle between the gradients")
+    ratio.set(xlabel="update", ylabel="ratio of norms", yscale="log", title="Length of the gradients")
+    cosine.legend(fontsize=7)
+    for style, (key, label) in zip(("-", "--", "-", "-", ":"), SPECTRA.items(), strict=True):  # flat ones coincide
+        values = [row[key] for row in curves if row[key] == row[key] and row[key] > 1e-9 * curves[0][key]]
+        places = [(index + 0.5) / len(values) for index in range(len(values))]
+        spectrum.plot(places, [value / values[0] for value in values], ls=style, lw=2, label=f"{label} ({len(values)})")
+    spectrum.set(
+        xlabel="place among the positive values",
+        ylabel="value over the largest",
+        yscale="log",
+        title="Spectra of the pre-conditioners",
+    )
+    spectrum.legend(fontsize=7)
+    for axes in (cosine, ratio, spectrum):
+        axes.grid(alpha=0.25)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=130)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
