@@ -194,7 +194,7 @@ ITEMS = (
         measure=_measure,
         cost=lambda: hours(run for net in NETWORKS for run in runs_of(net)),
         claim="formulas: F⁻¹ of GCP takes the place of K-FAC's H⁻¹",
-        here=lambda: "not run on ImageNet; ShuffleNet V2 on Fashion-MNIST: [study](optimization.md)",
+        here=lambda: "not run on ImageNet; a small ShuffleNet V2 on Tiny-ImageNet at 32 px: [study](optimization.md)",
         notes=(
             "The paper prints formulas and no figures. They are computed on 32 training images at the end of training: "
             "GAP under LR_norm, GCP under LR_fast, which Table 2 sets against K-FAC.",

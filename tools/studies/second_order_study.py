@@ -142,9 +142,9 @@ def draw(rows: list[dict[str, float]], curves: list[dict[str, float]], path: Pat
     for key, label in READINGS.items():
         cosine.plot(steps, [row[f"cosine_{key}"] for row in rows], label=label)
         ratio.plot(steps, [row[f"ratio_{key}"] for row in rows], label=label)
-    cosine.set(xlabel="update", ylabel="cosine", ylim=(-0.25, 1.05), title="Angle between the gradients")
+    cosine.set(xlabel="update", ylabel="cosine", ylim=(-0.65, 1.05), title="Angle between the gradients")
     ratio.set(xlabel="update", ylabel="ratio of norms", yscale="log", title="Length of the gradients")
-    cosine.legend(fontsize=7)
+    cosine.legend(fontsize=7, loc="lower right")
     for style, (key, label) in zip(("-", "--", "-", "-", ":"), SPECTRA.items(), strict=True):  # flat ones coincide
         values = [row[key] for row in curves if row[key] == row[key] and row[key] > 1e-9 * curves[0][key]]
         places = [(index + 0.5) / len(values) for index in range(len(values))]
