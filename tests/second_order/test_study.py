@@ -94,6 +94,20 @@ def test_callback_rows_and_resuming(tmp_path):
     assert again.rows[1] == pytest.approx(first.rows[1])
 
 
+def test_callback_keeps_the_spectra_of_the_last_probe(tmp_path):
+    model, path = network(), tmp_path / "spectra.csv"
+    callback = SecondOrderCallback(tmp_path / "a.csv", images=2, spectra_path=path)
+    for size in (4, 2):
+        callback.on_update(0, model, batch(size))
+    wanted = spectra(capture(model, *batch(2)))
+    rows = read_rows(path)
+    assert len(rows) == max(map(len, wanted.values()))
+    for name, values in wanted.items():
+        column = torch.tensor([row[name] for row in rows], dtype=values.dtype)
+        torch.testing.assert_close(column[: len(values)], values, rtol=1e-9, atol=0)
+        assert column[len(values) :].isnan().all()
+
+
 def test_training_is_the_same_with_the_callback(tmp_path):
     def trained(callbacks) -> dict[str, torch.Tensor]:
         model, (images, targets) = network(drop_rate=0.3), batch()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -167,23 +168,38 @@ class SecondOrderCallback(Callback):
         every: training steps from probe to probe.
         images: probe only so many images of the batch.
         damping: K-FAC's.
+        spectra_path: a CSV of the last probe's `spectra`, a column each, shorter ones filled up with NaN.
 
     Raises:
         ValueError: Numbers below 1.
     """
 
-    def __init__(self, path: str | Path, *, every: int = 500, images: int = 16, damping: float = DAMPING) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        every: int = 500,
+        images: int = 16,
+        damping: float = DAMPING,
+        spectra_path: str | Path | None = None,
+    ) -> None:
         if every < 1 or images < 1:
             raise ValueError(f"every and images must be at least 1; got {every} and {images}.")
         self.path, self.every, self.images, self.damping = Path(path), every, images, damping
+        self.spectra_path = spectra_path
         self.rows: list[dict[str, float]] = list(read_rows(self.path)) if self.path.is_file() else []
 
     def on_update(self, step: int, model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:
-        """Measure and rewrite the CSV."""
+        """Measure once and rewrite the CSV files."""
         images, targets = (part[: self.images] for part in batch)
-        row = {"step": float(step), **compare(capture(model, images, targets), self.damping)}
+        captured = capture(model, images, targets)
+        row = {"step": float(step), **compare(captured, self.damping)}
         self.rows = [old for old in self.rows if old["step"] < step] + [row]
         write_rows(self.path, self.rows)
+        if self.spectra_path is not None:
+            columns = {name: values.tolist() for name, values in spectra(captured, self.damping).items()}
+            places = zip_longest(*columns.values(), fillvalue=float("nan"))
+            write_rows(self.spectra_path, [dict(zip(columns, place, strict=True)) for place in places])
 
 
 def write_rows(path: str | Path, rows: Sequence[Mapping[str, float]]) -> None:

@@ -155,26 +155,6 @@ def tuned(entry: Entry, study: Study) -> Entry:
     return study.entry(entry.tuned_as) if entry.tuned_as else entry
 
 
-def first_cell(entry: Entry, study: Study, records: Path | None) -> Cell:
-    """A run at its first seed, with the tuned keys that its trials chose.
-
-    Args:
-        entry: The run.
-        study: Its study.
-        records: Folder of the trials: the study's `--docs` or its `--output`; None will do for a run without trials.
-
-    Raises:
-        ValueError: The run is tuned, and no folder was named.
-    """
-    source = tuned(entry, study)
-    if not source.tune:
-        return entry.cells({})[0]
-    if records is None:
-        raise ValueError(f"run {entry.name} is tuned: name the folder of its trials' records with --records.")
-    trials = records / "runs" if (records / "runs").is_dir() else records
-    return entry.cells(choose(source, trials))[0]
-
-
 def main() -> int:
     """Run what is missing, then write tables and figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -20,9 +20,10 @@ from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from compare import done, first_cell, train_cell
+from compare import train_cell
 from started import use_weights
 from study_config import Cell, Entry, Study, check_runs, read_study
+from watched import add_watch_arguments, first_cell, to_train
 
 from timm_gcp.common.files import copy, write_text
 from timm_gcp.landscape import (
@@ -44,10 +45,7 @@ Runs = dict[str, list[Record]]
 def main() -> int:
     """Run what is missing, then write tables and figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", metavar="CONFIG", help="study: a YAML file of tools/studies/configs/")
-    parser.add_argument("--data-dir", metavar="DIR", help="images, as compare.py takes them")
-    parser.add_argument("--weights", metavar="DIR", help="folder of the weights that a study starts from")
-    parser.add_argument("--records", type=Path, metavar="DIR", help="the study's --docs or --output; needed if tuned")
+    add_watch_arguments(parser)
     parser.add_argument(
         "--runs", nargs="+", required=True, metavar="NAME", help="runs of the study, the baseline first"
     )
@@ -55,7 +53,6 @@ def main() -> int:
     parser.add_argument(
         "--docs", type=Path, default=Path("docs/landscape"), metavar="DIR", help="folder of the results"
     )
-    parser.add_argument("--tables", action="store_true", help="train nothing, write tables and figure again")
     parser.add_argument("--every", type=int, default=50, metavar="N", help="updates from probe to probe")
     parser.add_argument("--images", type=int, default=32, metavar="N", help="images of a batch that are probed")
     parser.add_argument("--points", type=int, default=50, metavar="N", help="step sizes")
@@ -82,9 +79,7 @@ def _train(cells: list[Cell], study: Study, args: argparse.Namespace) -> None:
     for cell in cells:
         folder = output / cell.folder
         probes = folder / "landscape.csv"
-        if not done(folder, cell, test=False):
-            if not (folder / "last.pth.tar").is_file():
-                probes.unlink(missing_ok=True)  # of a try that ended before its first checkpoint
+        if to_train(cell, output, probes):
             callback = LandscapeCallback(probes, low, high, args.points, every=args.every, images=args.images)
             train_cell(cell, study, args.data_dir, output, test=False, callbacks=[callback])
         _keep(cell, folder, args.docs)

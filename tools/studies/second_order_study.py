@@ -13,16 +13,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from compare import done, first_cell, train_cell
+from compare import train_cell
 from started import use_weights
 from study_config import Cell, Study, check_runs, read_study
+from watched import add_watch_arguments, first_cell, to_train
 
 from timm_gcp.common.files import copy, replacing, write_text
-from timm_gcp.second_order.study import SecondOrderCallback, capture, read_rows, spectra, write_rows
-from timm_gcp.train.callback import Callback
+from timm_gcp.second_order.study import SecondOrderCallback, read_rows
 
 HEADER = "<!-- Written by tools/studies/second_order_study.py. -->"
 READINGS = {
@@ -41,31 +40,13 @@ SPECTRA = {
 }
 
 
-class SpectraCallback(Callback):
-    """Writes the spectra at each look, over those of the look before."""
-
-    def __init__(self, path: Path, every: int, images: int) -> None:
-        self.path, self.every, self.images = path, every, images
-
-    def on_update(self, step: int, model: Any, batch: Any) -> None:
-        """Measure and write; shorter spectra are filled up with NaN."""
-        curves = spectra(capture(model, *(part[: self.images] for part in batch)))
-        length = max(map(len, curves.values()))
-        padded = {key: [*values.tolist(), *[float("nan")] * (length - len(values))] for key, values in curves.items()}
-        write_rows(self.path, [{key: padded[key][place] for key in padded} for place in range(length)])
-
-
 def main() -> int:
     """Train if need be, then write tables and figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", metavar="CONFIG", help="study: a YAML file of tools/studies/configs/")
-    parser.add_argument("--data-dir", metavar="DIR", help="images, as compare.py takes them")
-    parser.add_argument("--weights", metavar="DIR", help="folder of the weights that a study starts from")
-    parser.add_argument("--records", type=Path, metavar="DIR", help="the study's --docs or --output; needed if tuned")
+    add_watch_arguments(parser)
     parser.add_argument("--run", metavar="NAME", help="run of the study, with covariance pooling; not with --tables")
     parser.add_argument("--output", type=Path, default=Path("output/second_order"), metavar="DIR", help="its folder")
     parser.add_argument("--docs", type=Path, default=Path("docs/optimization"), metavar="DIR", help="of the results")
-    parser.add_argument("--tables", action="store_true", help="train nothing, write tables and figure again")
     parser.add_argument("--every", type=int, default=100, metavar="N", help="updates from look to look")
     parser.add_argument("--images", type=int, default=16, metavar="N", help="images of a batch that are looked at")
     args = parser.parse_args()
@@ -88,12 +69,9 @@ def main() -> int:
 def _train(cell: Cell, study: Study, args: argparse.Namespace) -> None:
     folder = args.output / cell.folder
     equations, curves = folder / "equations.csv", folder / "spectra.csv"
-    if not done(folder, cell, test=False):
-        if not (folder / "last.pth.tar").is_file():
-            equations.unlink(missing_ok=True)  # of a try that ended before its first checkpoint
-        looks = {"every": args.every, "images": args.images}
-        callbacks = [SecondOrderCallback(equations, **looks), SpectraCallback(curves, **looks)]
-        train_cell(cell, study, args.data_dir, args.output, test=False, callbacks=callbacks)
+    if to_train(cell, args.output, equations):
+        callback = SecondOrderCallback(equations, every=args.every, images=args.images, spectra_path=curves)
+        train_cell(cell, study, args.data_dir, args.output, test=False, callbacks=[callback])
     args.docs.mkdir(parents=True, exist_ok=True)
     for file in (equations, curves):
         copy(file, args.docs / file.name)
