@@ -29,7 +29,7 @@ from timm_gcp.ops.normalization import (
     register_normalization,
     resolve_normalization,
 )
-from timm_gcp.ops.onnx_refusal import refuse_onnx
+from timm_gcp.ops.onnx_refusal import in_onnx_export, no_onnx_form
 from timm_gcp.ops.pool_options import pool_options
 from timm_gcp.ops.precision import autocast_off, result_dtype, widen
 from timm_gcp.ops.products import ProductPool, compose, product_value
@@ -175,6 +175,16 @@ def _newton_schulz_pool(x: Tensor, n_iter: int, form: str, side: str, low: str |
     return first_output(SpectralPool, x, NewtonSchulz(n_iter), gram)
 
 
+def _spectral_pool(x: Tensor, given: Normalization, function: ScalarFunction, form: str, side: str) -> Tensor:
+    check_choice("form", form, ("auto", "spectral"))
+    if in_onnx_export():
+        raise no_onnx_form(
+            f"normalization {describe_normalization(given)} is computed by an eigendecomposition",
+            "export a model with 'newton_schulz', 'none', 'signed_sqrt_l2', 'dropcov' or 'isice'",
+        )
+    return first_output(SpectralPool, x, function, use_gram(x.shape[1], x.shape[2], side))
+
+
 def global_cov_pool(
     x: Tensor,
     normalization: Normalization = "newton_schulz",
@@ -237,6 +247,8 @@ def global_cov_pool(
         if not isinstance(found, (str, ScalarFunction)):
             check_choice("form", form, ("auto",))
             value = callable_pool(features, found)
+        elif isinstance(found, ScalarFunction):
+            value = _spectral_pool(features, found, found, form, side)
         elif found == "newton_schulz":
             value = _newton_schulz_pool(features, n_iter, form, side, iteration_dtype)
         elif found == "none":
@@ -248,12 +260,5 @@ def global_cov_pool(
         elif found == "signed_sqrt_l2":
             value = _signed_sqrt_l2_pool(features)
         else:
-            check_choice("form", form, ("auto", "spectral"))
-            refuse_onnx(
-                f"normalization {describe_normalization(found)} is computed by an eigendecomposition",
-                "export a model with 'newton_schulz', 'none', 'signed_sqrt_l2', 'dropcov' or 'isice'",
-            )
-            function = found if isinstance(found, ScalarFunction) else _scalar_function(found, n_iter, exponent, eps)
-            gram = use_gram(features.shape[1], features.shape[2], side)
-            value = first_output(SpectralPool, features, function, gram)
+            value = _spectral_pool(features, found, _scalar_function(found, n_iter, exponent, eps), form, side)
     return value.to(out_dtype)

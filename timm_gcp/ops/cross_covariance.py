@@ -10,7 +10,7 @@ from torch import Tensor
 from timm_gcp.common.messages import check_choice
 from timm_gcp.ops.centring import centre, recorded_peak_scale
 from timm_gcp.ops.features import as_positions
-from timm_gcp.ops.onnx_refusal import refuse_onnx
+from timm_gcp.ops.onnx_refusal import in_onnx_export, no_onnx_form
 from timm_gcp.ops.precision import autocast_off, result_dtype
 from timm_gcp.ops.scalar_functions import Power
 from timm_gcp.ops.signed_sqrt import signed_sqrt_l2
@@ -26,7 +26,7 @@ def check_cross(normalization: str, exponent: float, singular_values: int, n_ite
         ValueError: An unknown normalisation, or a number out of range.
     """
     check_choice("normalization", normalization, CROSS_NORMALIZATIONS)
-    if isinstance(exponent, bool) or not isinstance(exponent, int | float) or not 0 < exponent <= 2:
+    if isinstance(exponent, bool) or not isinstance(exponent, (int, float)) or not 0 < exponent <= 2:
         raise ValueError(f"exponent is {exponent!r}; give a number in (0, 2] (0.5 is the square root)")
     for name, value in (("singular_values", singular_values), ("n_iter", n_iter)):
         if type(value) is not int or not 1 <= value <= 1000:
@@ -111,10 +111,11 @@ def _pool(
         value = signed_sqrt_l2(torch.bmm(x, y.mT).flatten(1)).view(x.shape[0], x.shape[1], y.shape[1])
     else:
         if normalization == "svd":
-            refuse_onnx(
-                "normalization 'svd' is computed by a singular value decomposition",
-                "export a model with 'power_iteration', 'none' or 'signed_sqrt_l2'",
-            )
+            if in_onnx_export():
+                raise no_onnx_form(
+                    "normalization 'svd' is computed by a singular value decomposition",
+                    "export a model with 'power_iteration', 'none' or 'signed_sqrt_l2'",
+                )
             value = SingularPower.apply(x, y, Power(exponent))[0]
         else:
             begin = torch.ones(y.shape[1], dtype=y.dtype, device=y.device) if start is None else start

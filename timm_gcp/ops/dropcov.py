@@ -40,7 +40,7 @@ class DropCov:
         Raises:
             ValueError: `beta` is negative or not finite, or `channel_filter` has another shape.
         """
-        if isinstance(self.beta, bool) or not isinstance(self.beta, int | float) or not 0 <= self.beta < math.inf:
+        if isinstance(self.beta, bool) or not isinstance(self.beta, (int, float)) or not 0 <= self.beta < math.inf:
             raise ValueError(f"beta is {self.beta!r}; give a number of at least 0 (the authors': {PAPER_BETA:g})")
         weights = self.channel_filter
         if weights is not None and (weights.ndim != 1 or weights.shape[0] % 2 == 0):

@@ -66,7 +66,8 @@ def _sums_in_float32(a: Tensor) -> bool:
 
     Elsewhere the terms are multiplied as float32 numbers: the same products and sums. TF32 holds the terms exactly.
     """
-    return a.is_cuda and torch.version.hip is None and hasattr(torch.ops.aten.bmm, "dtype") and not is_exporting()
+    cuda = a.device.type == "cuda"  # torch 2.6 does not compile `a.is_cuda` in a backward
+    return cuda and torch.version.hip is None and hasattr(torch.ops.aten.bmm, "dtype") and not is_exporting()
 
 
 def _two_terms(a: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The sentence that a decomposition without an ONNX operator is refused with while a model is exported."""
+"""Decompositions without an ONNX operator: whether a model is being exported, and the sentence of the refusal."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import torch
 
 
 @torch.compiler.assume_constant_result
-def _in_onnx_export() -> bool:
+def _exporter_at_work() -> bool:
     return torch.onnx.is_in_onnx_export()
 
 
-def refuse_onnx(what: str, remedy: str) -> None:
-    """Raise in an ONNX export.
+def in_onnx_export() -> bool:
+    """Whether code is being compiled for ONNX. torch says so from 2.7 on; before, its exporter fails by itself."""
+    return torch.compiler.is_compiling() and _exporter_at_work()
 
-    Args:
-        what: What is computed how.
-        remedy: What to do.
 
-    Raises:
-        RuntimeError: `what`, "which has no ONNX form", and `remedy`.
-    """
-    if torch.compiler.is_compiling() and _in_onnx_export():
-        raise RuntimeError(f"{what}, which has no ONNX form; {remedy}")
+def no_onnx_form(what: str, remedy: str) -> RuntimeError:
+    """The error to raise: `what` is computed how, "which has no ONNX form", and what to do."""
+    return RuntimeError(f"{what}, which has no ONNX form; {remedy}")

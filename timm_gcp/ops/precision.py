@@ -14,16 +14,21 @@ def widen(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+@torch.compiler.assume_constant_result
+def _has_autocast(device_type: str) -> bool:
+    """`torch.amp.is_autocast_available`, which torch.compile takes from torch 2.6 on only."""
+    return torch.amp.is_autocast_available(device_type)
+
+
+def _in_autocast(device: torch.device) -> bool:
+    return _has_autocast(device.type) and torch.is_autocast_enabled(device.type)
+
+
 def autocast_off(device: torch.device) -> AbstractContextManager:
     """Switch autocast off for `device`; nothing where it is off, or on devices without it (meta)."""
-    if not torch.amp.is_autocast_available(device.type) or not torch.is_autocast_enabled(device.type):
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, enabled=False)
+    return torch.autocast(device.type, enabled=False) if _in_autocast(device) else contextlib.nullcontext()
 
 
 def result_dtype(x: Tensor) -> torch.dtype:
     """Type of the pooled vector: that of `x`, but float32 for half types under autocast, as autocast's own sums."""
-    available = torch.amp.is_autocast_available(x.device.type)
-    if available and torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-        return torch.float32
-    return x.dtype
+    return torch.float32 if _in_autocast(x.device) and x.dtype != torch.float64 else x.dtype

@@ -51,7 +51,7 @@ class Isice:
         """
         for name in ("sparsity", "learning_rate", "ridge"):
             value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+            number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
             if not number or (name == "learning_rate" and value == 0):
                 least = "above 0" if name == "learning_rate" else "of at least 0"
                 raise ValueError(f"{name} is {value!r}; give a number {least} (default: {type(self).__dict__[name]:g})")
