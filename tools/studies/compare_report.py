@@ -204,8 +204,8 @@ def draw(study: Study, found: Found, path: Path) -> Path:
         columns = list(zip(*(run.held_out for run in found[entry.name].values()), strict=False))
         epochs = range(1, len(columns) + 1)
         means = [sum(column) / len(column) for column in columns]
-        style = "--" if entry.against is None else "-"
-        colour = COLOURS[number % len(COLOURS)]
+        again, index = divmod(number, len(COLOURS))
+        style, colour = "--" if entry.against is None else ("-", "-.", ":")[again % 3], COLOURS[index]
         axes.plot(epochs, means, style, color=colour, label=f"{entry.label} ({means[-1]:.1f})")
         axes.fill_between(epochs, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15)
     axes.set_title(study.title)
