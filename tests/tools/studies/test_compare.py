@@ -25,7 +25,15 @@ from timm_gcp.train.curves import RunCurve
 
 TOOLS = Path(__file__).parents[3] / "tools" / "studies"
 pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
-PUBLISHED = ["caltech101", "fashion_mnist", "imagenette", "tiny_imagenet", "tiny_imagenet_whole", "tokens"]
+PUBLISHED = [
+    "caltech101",
+    "caltech101_efficientnet",
+    "fashion_mnist",
+    "imagenette",
+    "tiny_imagenet",
+    "tiny_imagenet_whole",
+    "tokens",
+]
 
 
 def test_shipped_configurations_are_studies_of_known_models(tool) -> None:
