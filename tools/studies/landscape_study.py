@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import train_cell
+from compare_report import markdown
 from started import use_weights
 from study_config import Cell, Entry, Study, check_runs, read_study
 from watched import add_watch_arguments, first_cell, to_train
@@ -131,11 +132,11 @@ def tables(runs: Runs, top1: list[float]) -> str:
     for start, end in [(0, last + 1), *pairwise(edges)]:
         within = {name: [r for r in records if start <= r.step < end] for name, records in runs.items()}
         parts.append(f"**Updates {start} to {end - 1}**\n\n{range_table(within)}".strip())
-    lines = ["| run | mean of Δl | held-out top-1 |", "|---|---:|---:|"]
+    rows = []
     for (label, records), accuracy in zip(runs.items(), top1, strict=True):
         mean = sum(record.loss_mean for record in records) / len(records)
-        lines.append(f"| {label} | {mean:.4g} | {accuracy:.2f} |")
-    return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
+        rows.append([label, f"{mean:.4g}", f"{accuracy:.2f}"])
+    return "\n\n".join([*parts, markdown(["run", "mean of Δl", "held-out top-1"], rows)])
 
 
 if __name__ == "__main__":

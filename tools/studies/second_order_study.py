@@ -16,11 +16,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import train_cell
+from compare_report import markdown
 from started import use_weights
 from study_config import Cell, Study, check_runs, read_study
 from watched import add_watch_arguments, first_cell, to_train
 
-from timm_gcp.common.files import copy, replacing, write_text
+from timm_gcp.common.files import copy, write_text
+from timm_gcp.plots.style import new_figure, plain, save
 from timm_gcp.second_order.study import SecondOrderCallback, read_rows
 
 HEADER = "<!-- Written by tools/studies/second_order_study.py. -->"
@@ -93,28 +95,27 @@ def tables(rows: list[dict[str, float]]) -> str:
     """Cosines and ratios, condition and flatness, overlap: at the first look, one in the middle and the last."""
     shown = [rows[0], rows[len(rows) // 2], rows[-1]]
     steps = [f"update {row['step']:.0f}" for row in shown]
-    lines = ["| cosine (ratio of norms) | " + " | ".join(steps) + " |", "|---|" + "---:|" * len(shown)]
-    for key, label in READINGS.items():
-        cells = [f"{row[f'cosine_{key}']:.3f} ({row[f'ratio_{key}']:.3g})" for row in shown]
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    lines += ["", "| condition number (flatness) | " + " | ".join(steps) + " |", "|---|" + "---:|" * len(shown)]
-    for key, label in SPECTRA.items():
-        cells = [f"{row[f'condition_{key}']:.3g} ({row[f'flatness_{key}']:.2g})" for row in shown]
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    lines += ["", "| covariance | " + " | ".join(steps) + " |", "|---|" + "---:|" * len(shown)]
-    lines.append("| rank, mean over the images | " + " | ".join(f"{row['rank']:.1f}" for row in shown) + " |")
-    cells = [f"{row['overlap']:.3f} (chance {row['overlap_chance']:.3f})" for row in shown]
-    lines.append("| overlap of its leading eigenspace with that of K-FAC's output factor | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+
+    gradients = [
+        [label, *(f"{row[f'cosine_{key}']:.3f} ({row[f'ratio_{key}']:.3g})" for row in shown)]
+        for key, label in READINGS.items()
+    ]
+    spectra = [
+        [label, *(f"{row[f'condition_{key}']:.3g} ({row[f'flatness_{key}']:.2g})" for row in shown)]
+        for key, label in SPECTRA.items()
+    ]
+    overlap = "overlap of its leading eigenspace with that of K-FAC's output factor"
+    covariance = [
+        ["rank, mean over the images", *(f"{row['rank']:.1f}" for row in shown)],
+        [overlap, *(f"{row['overlap']:.3f} (chance {row['overlap_chance']:.3f})" for row in shown)],
+    ]
+    parts = {"cosine (ratio of norms)": gradients, "condition number (flatness)": spectra, "covariance": covariance}
+    return "\n".join(markdown([title, *steps], lines) for title, lines in parts.items())
 
 
 def draw(rows: list[dict[str, float]], curves: list[dict[str, float]], path: Path) -> None:
     """The figure: cosine and ratio of norms along the training, and the spectra at its end."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(15, 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(15, 4.4)
     cosine, ratio, spectrum = figure.subplots(1, 3)
     steps = [row["step"] for row in rows]
     for key, label in READINGS.items():
@@ -135,9 +136,8 @@ def draw(rows: list[dict[str, float]], curves: list[dict[str, float]], path: Pat
     )
     spectrum.legend(fontsize=7)
     for axes in (cosine, ratio, spectrum):
-        axes.grid(alpha=0.25)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=130)
+        plain(axes)
+    save(figure, path)
 
 
 if __name__ == "__main__":

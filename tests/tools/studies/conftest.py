@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,3 +16,14 @@ def tool(monkeypatch):
     """Import a study tool by its name."""
     monkeypatch.syspath_prepend(str(TOOLS))
     return importlib.import_module
+
+
+@pytest.fixture
+def run_tool(tool, monkeypatch):
+    """Run a study tool by its name with the words of a command line; its exit status."""
+
+    def run(name: str, *words: object) -> int:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
+        return tool(name).main()
+
+    return run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,12 @@ pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a 
 UNTUNED = {"tune": {}, "runs": {"one": {"label": "One"}, "two": {"keys": {"momentum": 0.5}, "against": "one"}}}
 
 
-def run(tool, monkeypatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["landscape_study.py", *map(str, words)])
-    return tool("landscape_study").main()
-
-
-def test_probed_runs_are_the_studys_and_leave_their_landscape(tool, tmp_path: Path, monkeypatch) -> None:
+def test_probed_runs_are_the_studys_and_leave_their_landscape(run_tool, tool, tmp_path: Path) -> None:
     data = image_folder(tmp_path / "data", train=16, validation=6)
     config = write_study(tmp_path / "toy.yaml", **UNTUNED)
     words = [config, "--data-dir", data, "--output", tmp_path / "out", "--docs", tmp_path / "docs"]
     words += ["--runs", "one", "two", "--every", 1, "--images", 4, "--points", 3]
-    assert run(tool, monkeypatch, *words) == 0
+    assert run_tool("landscape_study", *words) == 0
     page = (tmp_path / "docs" / "results.md").read_text()
     probes = {name: (tmp_path / "docs" / f"{name}.csv").read_text() for name in ("one", "two")}
     assert [text.count("\n") for text in probes.values()] == [7, 7]  # three updates an epoch
@@ -44,27 +38,27 @@ def test_probed_runs_are_the_studys_and_leave_their_landscape(tool, tmp_path: Pa
     assert f"{float(plain.splitlines()[-1].split(',')[3]):.2f} |" in page
 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.tar")}
-    assert run(tool, monkeypatch, *words) == 0
+    assert run_tool("landscape_study", *words) == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.tar")} == before
-    assert run(tool, monkeypatch, config, "--tables", "--docs", tmp_path / "docs", "--runs", "one", "two") == 0
+    assert run_tool("landscape_study", config, "--tables", "--docs", tmp_path / "docs", "--runs", "one", "two") == 0
     assert (tmp_path / "docs" / "results.md").read_text() == page
 
 
-def test_a_study_without_its_start_weights_does_not_begin(tool, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_study_without_its_start_weights_does_not_begin(run_tool, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.delenv("STUDY_WEIGHTS", raising=False)
     keys = {**STUDY["keys"], "model_kwargs": {"start": "photos"}}
     words = [write_study(tmp_path / "toy.yaml", **UNTUNED, keys=keys), "--data-dir", "gone", "--runs", "one"]
     for extra, text in (([], "starts from the weights 'photos'.* --weights"), (["--weights", "w"], "no .*photos")):
-        assert run(tool, monkeypatch, *words, *extra) == 1
+        assert run_tool("landscape_study", *words, *extra) == 1
         assert re.search(text, capsys.readouterr().err)
 
 
-def test_published_tables_are_those_of_the_csv_files(tool, tmp_path: Path, monkeypatch) -> None:
+def test_published_tables_are_those_of_the_csv_files(run_tool, tmp_path: Path) -> None:
     published = TOOLS.parents[1] / "docs" / "landscape"
     shutil.copytree(published, tmp_path / "docs")
     config = TOOLS / "configs" / "tiny_imagenet.yaml"
     words = ["--tables", "--docs", tmp_path / "docs", "--runs", "gap-adju", "gcp-adju"]
-    assert run(tool, monkeypatch, config, *words) == 0
+    assert run_tool("landscape_study", config, *words) == 0
     results = (published / "results.md").read_text()
     assert (tmp_path / "docs" / "results.md").read_text() == results
     assert results.partition("-->")[2].strip() in published.with_suffix(".md").read_text()
@@ -79,10 +73,10 @@ def test_published_tables_are_those_of_the_csv_files(tool, tmp_path: Path, monke
         ({}, ["--runs", "one", "--tables", "--docs", "gone"], "No such file .*one.csv"),
     ],
 )
-def test_errors_are_one_sentence(tool, tmp_path: Path, monkeypatch, capsys, changes, words, text) -> None:
+def test_errors_are_one_sentence(run_tool, tmp_path: Path, monkeypatch, capsys, changes, words, text) -> None:
     monkeypatch.chdir(tmp_path)
     config = write_study(tmp_path / "toy.yaml", **{**UNTUNED, **changes})
-    assert run(tool, monkeypatch, config, *words) == 1
+    assert run_tool("landscape_study", config, *words) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert re.search(text, error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ TOOLS = Path(__file__).parents[3] / "tools" / "studies"
 pytestmark = pytest.mark.skipif(not TOOLS.is_dir(), reason="tools/ comes with a checkout, not with the wheel")
 
 
-def test_scores_of_both_benchmarks_against_the_first_model(tool, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_scores_of_both_benchmarks_against_the_first_model(run_tool, tmp_path: Path, monkeypatch, capsys) -> None:
     for name in ("draw_c", "draw_p"):  # tested with the command itself
         monkeypatch.setattr(figures, name, lambda results, path: None)
     write_images(tmp_path / "val", per_class=1, seed=0, size=48)
@@ -33,8 +32,7 @@ def test_scores_of_both_benchmarks_against_the_first_model(tool, tmp_path: Path,
     words = ["--data-dir", tmp_path / "val", "--output", out, "--label", "GAP", "GCP", "--clips", 1]
     words += ["--model", "test_resnet", "test_resnet", "--checkpoint", *weights, "--num-classes", 2]
     words += ["--img-size", 32, "--device", "cpu", "--workers", 0]
-    monkeypatch.setattr(sys, "argv", ["robustness_twins.py", *map(str, words)])
-    assert tool("robustness_twins").main() == 0
+    assert run_tool("robustness_twins", *words) == 0
     page = (out / "robustness.md").read_text()
     contents = {benchmark: json.loads((out / f"robustness_{benchmark}.json").read_text()) for benchmark in "cp"}
     assert contents["c"]["models"][0]["scores"]["mCE"] == 100

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,12 @@ GCP = {"model": f"gcp:{TINY}", "model_kwargs": {"reduce_dim": 8}, "img_size": 64
 UNTUNED = {"tune": {}, "runs": {"one": {"keys": GCP}, "avg": {}}}
 
 
-def run(tool, monkeypatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["second_order_study.py", *map(str, words)])
-    return tool("second_order_study").main()
-
-
-def test_watched_run_is_the_studys_and_leaves_its_equations(tool, tmp_path: Path, monkeypatch) -> None:
+def test_watched_run_is_the_studys_and_leaves_its_equations(run_tool, tool, tmp_path: Path) -> None:
     data = image_folder(tmp_path / "data", train=16, validation=6)
     config = write_study(tmp_path / "toy.yaml", **UNTUNED)
     words = [config, "--data-dir", data, "--run", "one", "--every", 2, "--images", 4]
     words += ["--output", tmp_path / "out", "--docs", tmp_path / "docs"]
-    assert run(tool, monkeypatch, *words) == 0
+    assert run_tool("second_order_study", *words) == 0
     page = (tmp_path / "docs" / "results.md").read_text()
     rows = (tmp_path / "docs" / "equations.csv").read_text().splitlines()
     assert [float(row.split(",")[0]) for row in rows[1:]] == [0, 2, 4]  # three updates an epoch, two epochs
@@ -41,16 +35,16 @@ def test_watched_run_is_the_studys_and_leaves_its_equations(tool, tmp_path: Path
     assert plain == watched
 
     before = (tmp_path / "out" / "one-seed0" / "last.pth.tar").stat().st_mtime_ns
-    assert run(tool, monkeypatch, *words) == 0
+    assert run_tool("second_order_study", *words) == 0
     assert (tmp_path / "out" / "one-seed0" / "last.pth.tar").stat().st_mtime_ns == before
-    assert run(tool, monkeypatch, config, "--tables", "--docs", tmp_path / "docs") == 0
+    assert run_tool("second_order_study", config, "--tables", "--docs", tmp_path / "docs") == 0
     assert (tmp_path / "docs" / "results.md").read_text() == page
 
 
-def test_published_tables_are_those_of_the_csv_files(tool, tmp_path: Path, monkeypatch) -> None:
+def test_published_tables_are_those_of_the_csv_files(run_tool, tmp_path: Path) -> None:
     published = TOOLS.parents[1] / "docs" / "optimization"
     shutil.copytree(published, tmp_path / "docs")
-    assert run(tool, monkeypatch, "unread.yaml", "--tables", "--docs", tmp_path / "docs") == 0
+    assert run_tool("second_order_study", "unread.yaml", "--tables", "--docs", tmp_path / "docs") == 0
     results = (published / "results.md").read_text()
     assert (tmp_path / "docs" / "results.md").read_text() == results
     assert results.partition("-->")[2].strip() in published.with_suffix(".md").read_text()
@@ -70,19 +64,19 @@ def test_published_tables_are_those_of_the_csv_files(tool, tmp_path: Path, monke
         ({}, ["--tables", "--docs", "gone"], "No such file .*equations.csv"),
     ],
 )
-def test_errors_are_one_sentence(tool, tmp_path: Path, monkeypatch, capsys, changes, words, text) -> None:
+def test_errors_are_one_sentence(run_tool, tmp_path: Path, monkeypatch, capsys, changes, words, text) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STUDY_WEIGHTS", raising=False)
     config = write_study(tmp_path / "toy.yaml", **{**UNTUNED, **changes})
-    assert run(tool, monkeypatch, config, *words) == 1
+    assert run_tool("second_order_study", config, *words) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert re.search(text, error)
 
 
-def test_a_run_without_covariance_pooling_is_refused(tool, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_run_without_covariance_pooling_is_refused(run_tool, tmp_path: Path, capsys) -> None:
     data = image_folder(tmp_path / "data", train=16, validation=6)
     config = write_study(tmp_path / "toy.yaml", **UNTUNED)
     words = ["--data-dir", data, "--run", "avg", "--output", tmp_path / "out", "--docs", tmp_path / "docs"]
-    assert run(tool, monkeypatch, config, *words) == 1
+    assert run_tool("second_order_study", config, *words) == 1
     assert re.search("has no GlobalCovPool2d", capsys.readouterr().err)
