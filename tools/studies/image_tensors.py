@@ -146,6 +146,17 @@ def first_per_class(targets: Tensor, count: int) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
+def grouped(targets: Tensor, classes: int, groups: int) -> Tensor:
+    """Targets after the `classes`, in order, are merged into `groups` of equal numbers.
+
+    Raises:
+        ValueError: They don't divide.
+    """
+    if classes % groups:
+        raise ValueError(f"data.groups must divide the {classes} classes, got {groups}.")
+    return targets // (classes // groups)
+
+
 def per_class(targets: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Indices of `count` images of each class, drawn by `seed`, and of all others.
 
@@ -181,7 +192,7 @@ def study_images(study: Study, data_dir: str | Path, cache: Path, seed: int) -> 
 
     Raises:
         FileNotFoundError: No such folder.
-        ValueError: An image can't be read, or a class has too few.
+        ValueError: An image can't be read, a class has too few, or `groups` does not divide their number.
     """
     if study.train_per_class is None:
         given = (study.pixels, cache, study.exclude, study.dataset, study.channels)
@@ -190,6 +201,9 @@ def study_images(study: Study, data_dir: str | Path, cache: Path, seed: int) -> 
         if study.limit_per_class is not None:
             kept = first_per_class(targets, study.limit_per_class)
             images, targets = images[kept], targets[kept]
+        if study.groups is not None:
+            classes = int(targets.max()) + 1
+            targets, test = grouped(targets, classes, study.groups), (test[0], grouped(test[1], classes, study.groups))
         return (images, targets), test
     images, targets = packed(data_dir, "", study.pixels, cache, study.exclude, channels=study.channels)
     train, rest = per_class(targets, study.train_per_class, seed)

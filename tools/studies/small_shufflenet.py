@@ -10,15 +10,17 @@ from torch import nn
 
 import timm_gcp
 
-_SMALL: dict[str, Any] = {"repeats": (2, 4, 2), "channels": (24, 48, 96, 192, 1024)}  # half the units, width ×0.5
-
 
 @register_model
-def small_shufflenet(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ShuffleNetV2 ×0.5 of half the depth, no max pooling, stride 1 in stages 3 and 4: maps of 16 and 8 at 32 px."""
+def small_shufflenet(pretrained: bool = False, features: int = 1024, **kwargs: Any) -> nn.Module:
+    """ShuffleNetV2 ×0.5 of half the depth, no max pooling, stride 1 in stages 3 and 4: maps of 16 and 8 at 32 px.
+
+    `features` are the channels of its last maps.
+    """
     if pretrained:
         raise ValueError("small_shufflenet has no pretrained weights.")
-    model: Any = timm.create_model("shufflenet_v2_x1_0", **_SMALL, **kwargs)
+    channels = (24, 48, 96, 192, features)
+    model: Any = timm.create_model("shufflenet_v2_x1_0", repeats=(2, 4, 2), channels=channels, **kwargs)
     model.maxpool = nn.Identity()
     for module in [*model.stage3[0].modules(), *model.stage4[0].modules()]:
         if isinstance(module, nn.Conv2d):

@@ -4,6 +4,7 @@ title: Imagenette
 data: {pixels: 128, held_out: 0.1}     # side of the stored images, share of the training images held out
                                        # train_per_class: 30: draw these by the seed, test on the rest; exclude: [NAME]
                                        # limit_per_class: 120: train on the first so many images of each class
+                                       # groups: 10: merge the classes, in order, into so many of equal numbers
                                        # dataset: torch/fashion_mnist, channels: 1: one of timm's sets, grey
 recipe: shufflenetv2_adju              # of every run, unless it names its own
 keys: {img_size: 96, epochs: 12}       # of every run
@@ -28,7 +29,7 @@ from typing import Any
 import yaml
 
 _TOP = ("title", "data", "recipe", "keys", "seeds", "tune", "runs", "modules")
-_DATA = ("pixels", "held_out", "train_per_class", "limit_per_class", "exclude", "dataset", "channels")
+_DATA = ("pixels", "held_out", "train_per_class", "limit_per_class", "groups", "exclude", "dataset", "channels")
 _RUN = ("recipe", "keys", "seeds", "tune", "tuned_as", "against", "reach", "label", "principal")
 
 
@@ -96,6 +97,7 @@ class Study:
     train_per_class: int | None = None
     exclude: tuple[str, ...] = ()
     limit_per_class: int | None = None
+    groups: int | None = None
     dataset: str = ""
     channels: int = 3
 
@@ -129,8 +131,11 @@ def read_study(path: str | Path) -> Study:
         count = data.get(name)
         if count is not None and (not isinstance(count, int) or count < 2):
             raise ValueError(f"{path}: data.{name} must be 2 or more images, got {count!r}.")
+    groups = data.get("groups")
+    if groups is not None and (not isinstance(groups, int) or groups < 2):
+        raise ValueError(f"{path}: data.groups must be 2 or more classes to train on, got {groups!r}.")
     one_folder = data.get("train_per_class") is not None
-    other = [name for name in ("limit_per_class", "dataset") if data.get(name)]
+    other = [name for name in ("limit_per_class", "groups", "dataset") if data.get(name)]
     if one_folder and other:
         raise ValueError(f"{path}: data.train_per_class draws from one folder, without {' and '.join(other)}.")
     if data.get("channels", 3) not in (1, 3):
@@ -145,7 +150,8 @@ def read_study(path: str | Path) -> Study:
             raise ValueError(
                 f"{path}: run {entry.name} is tuned as {entry.tuned_as!r}, which is not a run with trials."
             )
-    given = {name: data[name] for name in ("train_per_class", "limit_per_class", "dataset", "channels") if name in data}
+    kept = ("train_per_class", "limit_per_class", "groups", "dataset", "channels")
+    given = {name: data[name] for name in kept if name in data}
     modules, exclude = tuple(text.get("modules") or ()), tuple(data.get("exclude") or ())
     return Study(text.get("title", path.stem), pixels, held_out, entries, modules, exclude=exclude, **given)
 

@@ -64,6 +64,7 @@ def test_shipped_configurations_are_studies_of_known_models(tool) -> None:
         ({"data": {"pixels": 8, "size": 1}}, "unknown key size; known are pixels, held_out, train_per_class"),
         ({"data": {"pixels": 8, "train_per_class": 1}}, "data.train_per_class must be 2 or more images, got 1"),
         ({"data": {"pixels": 8, "limit_per_class": "all"}}, "data.limit_per_class must be 2 or more images, got 'all'"),
+        ({"data": {"pixels": 8, "groups": 1}}, "data.groups must be 2 or more classes to train on, got 1"),
         ({"data": {"pixels": 8, "channels": 2}}, r"data.channels must be 1 \(grey\) or 3 \(colour\), got 2"),
         (
             {"data": {"pixels": 8, "train_per_class": 9, "dataset": "torch/mnist"}},
@@ -137,6 +138,18 @@ def test_a_limit_takes_the_first_images_of_each_class_and_leaves_the_test_images
     assert targets.tolist() == [0] * 3 + [1] * 3 and torch.bincount(rest).tolist() == [3, 2]
     with pytest.raises(ValueError, match="class 1 has 4 training images, not 5: lower limit_per_class"):
         tool("image_tensors").study_images(replace(study, limit_per_class=5), tmp_path / "data", tmp_path / "cache", 0)
+
+
+def test_groups_merge_neighbouring_classes_after_the_limit(tool, tmp_path: Path) -> None:
+    counts = {"ants": 3, "bees": 2, "cats": 3, "dogs": 2}
+    for split in ("train", "val"):
+        class_folders(tmp_path / "data" / split, counts)
+    study = tool("study_config").Study("toy", 32, 0.1, (), limit_per_class=2, groups=2)
+    (images, targets), (_, rest) = tool("image_tensors").study_images(study, tmp_path / "data", tmp_path / "cache", 0)
+    assert images[:, 0, 0, 0].tolist() == [0, 0, 60, 60, 120, 120, 180, 180]
+    assert targets.tolist() == [0] * 4 + [1] * 4 and torch.bincount(rest).tolist() == [5, 5]
+    with pytest.raises(ValueError, match=r"data\.groups must divide the 4 classes, got 3"):
+        tool("image_tensors").study_images(replace(study, groups=3), tmp_path / "data", tmp_path / "cache", 0)
 
 
 def test_a_named_set_is_read_in_grey(tool, tmp_path: Path) -> None:
