@@ -39,7 +39,7 @@ MODELS = {
 # From the bottom up: a module of the import path may import those of earlier lines and of its own only.
 LAYERS = [
     ["common", "common.messages", "common.data_config", "common.program"],
-    ["ops", "ops.choice", "ops.constants", "ops.direct", "ops.precision"],
+    ["ops", "ops.choice", "ops.constants", "ops.direct", "ops.idle_threads", "ops.precision"],
     ["ops.centring", "ops.eigh", "ops.low_precision", "ops.triangle"],
     ["ops.newton_schulz"],
     ["ops.scalar_functions"],

@@ -2,8 +2,8 @@
 
 `torch.linalg.eigh` decomposes the matrices of a batch one after another, and LAPACK's own threads lose more than they
 gain at the sizes met here. On a CPU the batch is therefore cut into parts that as many threads as torch has take in
-turn, and each decomposition uses one thread. Threads that start late, because the idle threads of the operation before
-still spin, then do fewer parts. The decomposition of a matrix does not depend on the split.
+turn, and each decomposition uses one thread. Idle threads of the operation before are ended first, and a thread that
+starts late does fewer parts. The decomposition of a matrix does not depend on the split.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from timm_gcp.ops.idle_threads import end_idle_threads
 
 # Below this many rows in all, handing work to a thread costs more than it saves.
 PARALLEL_MIN_ROWS = 256
@@ -71,6 +73,7 @@ def _eigh_in_parts(a: Tensor, threads: int) -> tuple[Tensor, Tensor]:
                     return
                 torch.linalg.eigh(part, out=tuple(result))
 
+    end_idle_threads()
     with _one_thread_each():
         pending = [_workers(threads).submit(take_parts) for _ in range(threads - 1)]
         take_parts()
