@@ -9,6 +9,7 @@ import torch
 from pooling_oracles import WAYS, distance, features, value_and_grad
 
 from timm_gcp.functional import NORMALIZATIONS, covariance, global_cov_pool, matrix_sqrt, triu_vector
+from timm_gcp.ops.choice import SPECTRAL_MIN_SIDE, SPECTRAL_MIN_SIDE_FORWARD, choose_form
 
 SHAPES = [(2, 8, 3, 3), (2, 6, 5, 4), (3, 9, 9), (2, 12, 2, 2), (1, 1, 4), (2, 5, 1, 2)]
 
@@ -112,6 +113,23 @@ def test_signed_sqrt_l2_is_elementwise():
     signed = np.sign(vector) * np.sqrt(np.abs(vector))
     expected = signed / np.linalg.norm(signed, axis=1, keepdims=True)
     torch.testing.assert_close(global_cov_pool(x, "signed_sqrt_l2"), torch.from_numpy(expected), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("smaller", "training", "form"),
+    [
+        (SPECTRAL_MIN_SIDE - 1, True, "products"),
+        (SPECTRAL_MIN_SIDE, True, "spectral"),
+        (SPECTRAL_MIN_SIDE_FORWARD - 1, False, "products"),
+        (SPECTRAL_MIN_SIDE_FORWARD, False, "spectral"),
+    ],
+)
+def test_the_form_hangs_on_the_side_and_on_the_gradient(smaller, training, form):
+    x = torch.empty(1, requires_grad=training)
+    assert choose_form(x, smaller) == form
+    with torch.no_grad():
+        assert choose_form(x, smaller) == ("spectral" if smaller >= SPECTRAL_MIN_SIDE_FORWARD else "products")
+    assert choose_form(x.to("meta"), smaller) == "products"
 
 
 @pytest.mark.parametrize(("form", "side"), WAYS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,6 +40,16 @@ def test_parallel_equals_one_by_one(two_threads):
     torch.testing.assert_close(lam, single, atol=1e-11, rtol=1e-12)
 
 
+def test_inference_mode_reaches_the_workers(two_threads):
+    a = semi_definite(4, PARALLEL_MIN_ROWS // 2)
+    expected, _ = batched_eigh(a)
+    with torch.inference_mode():
+        lam, u = batched_eigh(a)
+        assert torch.equal(batched_eigh(a.clone())[0], expected)
+    assert torch.equal(lam, expected)
+    assert lam.is_inference() and u.is_inference()
+
+
 def test_the_callers_thread_count_stays(two_threads):
     batched_eigh(semi_definite(4, PARALLEL_MIN_ROWS))
     assert torch.get_num_threads() == 2
@@ -52,6 +63,20 @@ def test_a_bad_matrix_is_nan_alone(two_threads, bad):
     lam, _ = batched_eigh(a)
     assert lam[2].isnan().all()
     assert torch.equal(lam[[0, 1, 3]], good[[0, 1, 3]])
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted on Linux")
+def test_a_worker_starts_no_threads_of_its_own(two_threads):
+    def tasks() -> int:
+        torch.ones(2**20).exp()  # so that the threads of this one are there
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    kept = _workers(2)  # its threads stay while they are counted
+    _workers.cache_clear()
+    before = tasks()
+    batched_eigh(semi_definite(4, PARALLEL_MIN_ROWS // 2))
+    assert tasks() == before + 1
+    assert kept is not _workers(2)
 
 
 def _pools_of_a_child(queue):

@@ -10,9 +10,10 @@ from timm_gcp.common.messages import check_choice
 FORMS = ("auto", "spectral", "products", "compose")
 SIDES = ("auto", "covariance", "gram")
 
-# Smallest side from which one LAPACK eigendecomposition is cheaper than the products of a forward and a backward pass
-# (see docs/performance.md). Without a gradient there are too few products to save.
+# Smallest side from which one LAPACK eigendecomposition is cheaper than the products of a forward and a backward pass,
+# and than those of a forward alone (see docs/performance.md).
 SPECTRAL_MIN_SIDE = 80
+SPECTRAL_MIN_SIDE_FORWARD = 196
 
 _torch_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
@@ -42,14 +43,14 @@ def choose_form(x: Tensor, smaller: int, form: str = "auto") -> str:
     """Form for `x` whose chosen side is `smaller` × `smaller`.
 
     Graph capture (export, ONNX, compile, tracing) takes plain differentiable operations. Eager CPU code takes the
-    eigendecomposition where a gradient is wanted and the side is at least `SPECTRAL_MIN_SIDE`; all else, GPUs included,
-    takes batched products.
+    eigendecomposition where the side is at least `SPECTRAL_MIN_SIDE` or, without a gradient,
+    `SPECTRAL_MIN_SIDE_FORWARD`; all else, GPUs included, takes batched products.
     """
     check_choice("form", form, FORMS)
     if form != "auto":
         return form
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return "compose"
-    if x.device.type == "cpu" and smaller >= SPECTRAL_MIN_SIDE and torch.is_grad_enabled() and x.requires_grad:
-        return "spectral"
-    return "products"
+    wants_gradient = torch.is_grad_enabled() and x.requires_grad
+    least = SPECTRAL_MIN_SIDE if wants_gradient else SPECTRAL_MIN_SIDE_FORWARD
+    return "spectral" if x.device.type == "cpu" and smaller >= least else "products"

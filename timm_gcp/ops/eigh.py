@@ -36,7 +36,7 @@ def _workers(threads: int) -> ThreadPoolExecutor:
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """One thread per operation meanwhile: LAPACK reads a setting of the whole process."""
+    """One thread per operation of the calling thread meanwhile; the lock is for what torch keeps for all threads."""
     with _one_thread_lock:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -64,8 +64,10 @@ def _eigh_in_parts(a: Tensor, threads: int) -> tuple[Tensor, Tensor]:
     count = threads * PARTS_PER_THREAD
     waiting = deque(zip(a.chunk(count), lam.chunk(count), u.chunk(count), strict=True))
 
+    inference = torch.is_inference_mode_enabled()  # which is a thread's own, as whether gradients are recorded
+
     def take_parts() -> None:
-        with torch.no_grad():
+        with torch.inference_mode(inference), torch.no_grad():
             while waiting:
                 try:
                     part, *result = waiting.popleft()
@@ -73,9 +75,15 @@ def _eigh_in_parts(a: Tensor, threads: int) -> tuple[Tensor, Tensor]:
                     return
                 torch.linalg.eigh(part, out=tuple(result))
 
+    def work() -> None:
+        # A worker has its own setting. Were it to start threads, OpenMP would count more of them than there are cores,
+        # and from then on let those of the whole process sleep between operations, which makes small ones slow.
+        torch.set_num_threads(1)
+        take_parts()
+
     end_idle_threads()
     with _one_thread_each():
-        pending = [_workers(threads).submit(take_parts) for _ in range(threads - 1)]
+        pending = [_workers(threads).submit(work) for _ in range(threads - 1)]
         take_parts()
         for future in pending:
             future.result()
