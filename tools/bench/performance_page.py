@@ -15,7 +15,18 @@ from bench_common import markdown
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("performance.md", "poolings.md")
-KINDS = ("pooling", "poolings", "precision", "classifier", "step", "models", "models_compiled", "timm_tests", "growth")
+KINDS = (
+    "pooling",
+    "poolings",
+    "forms",
+    "precision",
+    "classifier",
+    "step",
+    "models",
+    "models_compiled",
+    "timm_tests",
+    "growth",
+)
 NO_GPU = "Not measured: no GPU was at hand.\n"
 BEGIN, END = "<!-- begin {} -->\n", "<!-- end {} -->"
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import bench_common
+import bench_forms
 import bench_models
 import bench_pooling
 import bench_poolings
@@ -94,6 +95,23 @@ def test_pooling_benchmark_writes_its_table(tmp_path, monkeypatch, capsys):
     assert rows[0]["B, D, map"] == "2, 8, 3×3" and float(rows[0]["ours f+b"]) > 0
     assert (tmp_path / "pooling_cpu.md").read_text().strip() == capsys.readouterr().out.strip()
     assert (tmp_path / "pooling_cpu.png").stat().st_size > 0
+
+
+def test_both_forms_are_measured_beside_what_is_taken(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench_forms, "SIDES", (3, 10))
+    monkeypatch.setattr(bench_forms, "BATCHES", (2,))
+    monkeypatch.setattr(sys, "argv", ["bench_forms.py", "--rounds", "1", "--output", str(tmp_path)])
+    assert bench_forms.main() == 0
+    with (tmp_path / "forms_cpu.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["map"], row["training, auto"], row["inference, auto"]) for row in rows] == [
+        ("3×3", "products", "products"),
+        ("10×10", "spectral", "products"),
+    ]
+    for what in ("training", "inference"):
+        products, spectral = (float(rows[0][f"{what}, {form}"]) for form in ("products", "spectral"))
+        assert float(rows[0][f"{what}, spectral / products"]) == pytest.approx(spectral / products)
+    assert (tmp_path / "forms_cpu.md").read_text().strip() == capsys.readouterr().out.strip()
 
 
 def test_model_benchmark_writes_its_table(tmp_path, monkeypatch):
