@@ -31,6 +31,7 @@ PUBLISHED = [
     "fashion_mnist",
     "imagenette",
     "tiny_imagenet",
+    "tiny_imagenet_ten",
     "tiny_imagenet_whole",
     "tokens",
 ]
