@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from study_config import Entry, Study
 
@@ -197,10 +198,12 @@ def tuning_table(study: Study, docs: Path) -> str:
 
 def draw(study: Study, found: Found, path: Path) -> Path:
     """Held-out accuracy per epoch, mean over seeds with their range."""
-    figure = new_figure(7, 4)
+    drawn = [entry for entry in study.entries if found[entry.name]]
+    beside = len(drawn) > len(COLOURS)  # a legend so long would cover the curves
+    figure = new_figure(10 if beside else 7, 4)
     axes = figure.subplots()
     plain(axes)
-    for number, entry in enumerate(entry for entry in study.entries if found[entry.name]):
+    for number, entry in enumerate(drawn):
         columns = list(zip(*(run.held_out for run in found[entry.name].values()), strict=False))
         epochs = range(1, len(columns) + 1)
         means = [sum(column) / len(column) for column in columns]
@@ -212,7 +215,8 @@ def draw(study: Study, found: Found, path: Path) -> Path:
     axes.set_xlabel("epoch")
     axes.set_ylabel("held-out top-1 (%)")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(frameon=False, fontsize=8)
+    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if beside else {}
+    axes.legend(frameon=False, fontsize=8, **place)
     return save(figure, path)
 
 
