@@ -103,7 +103,10 @@ def test_a_detector_learns(tmp_path):
 @pytest.mark.parametrize("detector", ["maskrcnn", "retinanet"])
 def test_mixed_precision_trains(tmp_path, detector):
     data = make_set(tmp_path / "set", 2, 1)
-    run_training(options(data, tmp_path, detector=detector, epochs=1, amp=True, clip_grad=5.0))
+    # At 64 px RetinaNet's last map is made from one of 1×1, where torch 2.14 leaves the bfloat16 gradient of a 3×3
+    # convolution of stride 2 unwritten in part, on processors with AVX-512 BF16.
+    size = {"min_size": 128, "max_size": 128}
+    run_training(options(data, tmp_path, detector=detector, epochs=1, amp=True, clip_grad=5.0, **size))
     model, content = load_detector(tmp_path / "last.pth")
     assert content["epoch"] == 1 and not model.training
     assert all(torch.isfinite(value).all() for value in model.state_dict().values())
