@@ -131,14 +131,6 @@ def test_nan_and_inf_stay_in_their_sample(options, bad, shape, position):
         assert torch.equal(grad[i], expected_grad[i])
 
 
-@pytest.fixture
-def two_threads():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("side", ["covariance", "gram"])
 @pytest.mark.parametrize("normalization", ["newton_schulz", "eigh"])
 def test_degenerate_samples_when_the_batch_is_split_over_threads(two_threads, normalization, side):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-from pathlib import Path
 
 import pytest
 import torch
+from threads import CAN_COUNT, count_threads
 
 from timm_gcp.ops.eigh import PARALLEL_MIN_ROWS, _workers, batched_eigh
 
@@ -14,14 +14,6 @@ from timm_gcp.ops.eigh import PARALLEL_MIN_ROWS, _workers, batched_eigh
 def semi_definite(batch: int, n: int) -> torch.Tensor:
     x = torch.randn(batch, n, max(n // 2, 1), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     return x @ x.mT
-
-
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7])
@@ -65,17 +57,17 @@ def test_a_bad_matrix_is_nan_alone(two_threads, bad):
     assert torch.equal(lam[[0, 1, 3]], good[[0, 1, 3]])
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted on Linux")
+@pytest.mark.skipif(not CAN_COUNT, reason="threads are counted on Linux")
 def test_a_worker_starts_no_threads_of_its_own(two_threads):
-    def tasks() -> int:
+    def counted() -> int:
         torch.ones(2**20).exp()  # so that the threads of this one are there
-        return len(list(Path("/proc/self/task").iterdir()))
+        return count_threads()
 
     kept = _workers(2)  # its threads stay while they are counted
     _workers.cache_clear()
-    before = tasks()
+    before = counted()
     batched_eigh(semi_definite(4, PARALLEL_MIN_ROWS // 2))
-    assert tasks() == before + 1
+    assert counted() == before + 1
     assert kept is not _workers(2)
 
 

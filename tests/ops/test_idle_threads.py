@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from threads import CAN_COUNT, count_threads
 
 from timm_gcp.ops import idle_threads
-
-TASKS = Path("/proc/self/task")
-
-
-def tasks() -> int:
-    return len(list(TASKS.iterdir()))
-
-
-@pytest.fixture
-def two_threads():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -35,21 +21,21 @@ def fresh():
 
 
 @pytest.mark.skipif(
-    not TASKS.is_dir() or idle_threads._pause() is None,
+    not CAN_COUNT or idle_threads._pause() is None,
     reason="threads are counted and ended on Linux, under GNU's OpenMP",
 )
 def test_idle_threads_end_and_come_back(two_threads) -> None:
     a = torch.randn(512, 512, dtype=torch.float64)
     expected = a @ a
     a.exp()  # torch's own parallel loop, whatever library multiplies matrices
-    before = tasks()
+    before = count_threads()
     idle_threads.end_idle_threads()
     deadline = time.monotonic() + 10
-    while tasks() >= before and time.monotonic() < deadline:
+    while count_threads() >= before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert tasks() < before
+    assert count_threads() < before
     a.exp()
-    assert tasks() == before
+    assert count_threads() == before
     assert torch.equal(a @ a, expected)
 
 

@@ -67,6 +67,9 @@ def _eigh_in_parts(a: Tensor, threads: int) -> tuple[Tensor, Tensor]:
     inference = torch.is_inference_mode_enabled()  # which is a thread's own, as whether gradients are recorded
 
     def take_parts() -> None:
+        # A worker has its own setting. Were it to start threads, OpenMP would count more of them than there are cores,
+        # and from then on let those of the whole process sleep between operations, which makes small ones slow.
+        torch.set_num_threads(1)
         with torch.inference_mode(inference), torch.no_grad():
             while waiting:
                 try:
@@ -75,15 +78,9 @@ def _eigh_in_parts(a: Tensor, threads: int) -> tuple[Tensor, Tensor]:
                     return
                 torch.linalg.eigh(part, out=tuple(result))
 
-    def work() -> None:
-        # A worker has its own setting. Were it to start threads, OpenMP would count more of them than there are cores,
-        # and from then on let those of the whole process sleep between operations, which makes small ones slow.
-        torch.set_num_threads(1)
-        take_parts()
-
     end_idle_threads()
     with _one_thread_each():
-        pending = [_workers(threads).submit(work) for _ in range(threads - 1)]
+        pending = [_workers(threads).submit(take_parts) for _ in range(threads - 1)]
         take_parts()
         for future in pending:
             future.result()

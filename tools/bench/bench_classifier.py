@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_common import copy_rate, interleaved, machine, markdown, write_csv
+from bench_common import copy_rate, interleaved, machine, write_table
 from torch import nn
 
 from timm_gcp.functional import triu_vector
@@ -49,10 +49,8 @@ def main() -> int:
     args = parser.parse_args()
     rate = copy_rate(args.device)
     table = [measure(batch, 256, 1000, rate, args) for batch in (1, 8, 32)]
-    text = f"{machine(args.device)}; copies {rate / 1e9:.1f} GB/s; median ms of {args.rounds}\n\n{markdown(table)}"
-    print(text)
-    write_csv(args.output / f"classifier_{args.device.type}.csv", table)
-    (args.output / f"classifier_{args.device.type}.md").write_text(text + "\n", encoding="utf-8")
+    about = f"{machine(args.device)}; copies {rate / 1e9:.1f} GB/s; median ms of {args.rounds}"
+    write_table(args.output, f"classifier_{args.device.type}", about, table)
     return 0
 
 

@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 from tqdm import tqdm
 
+from timm_gcp.common.files import write_text
+
 WARM_UP = 3
 
 
@@ -245,6 +247,14 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         writer.writeheader()
         writer.writerows(rows)
     part.replace(path)
+
+
+def write_table(folder: Path, name: str, about: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print what the rows are about and their table, and write both to `folder`: NAME.csv and NAME.md."""
+    text = f"{about}\n\n{markdown(rows)}"
+    print(text)
+    write_csv(folder / f"{name}.csv", rows)
+    write_text(folder / f"{name}.md", text + "\n")
 
 
 def bar_chart(path: Path, rows: Sequence[dict[str, Any]], label: str, columns: Sequence[str], title: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_common import both, forward, interleaved, machine, markdown, write_csv
+from bench_common import both, forward, interleaved, machine, write_table
 
 from timm_gcp.functional import global_cov_pool
 from timm_gcp.ops.choice import choose_form
@@ -51,10 +51,8 @@ def main() -> int:
     parser.add_argument("--output", default=Path("docs/performance"), type=Path)
     args = parser.parse_args()
     table = [measure(side, batch, args) for side in SIDES for batch in BATCHES]
-    text = f"{machine(args.device)}; D = {DIM}; median ms of {args.rounds}\n\n{markdown(table)}"
-    print(text)
-    write_csv(args.output / f"forms_{args.device.type}.csv", table)
-    (args.output / f"forms_{args.device.type}.md").write_text(text + "\n", encoding="utf-8")
+    about = f"{machine(args.device)}; D = {DIM}; median ms of {args.rounds}"
+    write_table(args.output, f"forms_{args.device.type}", about, table)
     return 0
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_common import both, forward, interleaved, machine, markdown, peak_bytes, saved_bytes, write_csv
+from bench_common import both, forward, interleaved, machine, peak_bytes, saved_bytes, write_table
 from torch import Tensor
 
 from timm_gcp.functional import CROSS_NORMALIZATIONS, NORMALIZATIONS, cross_cov_pool, global_cov_pool
@@ -73,10 +73,8 @@ def main() -> int:
     rows = []
     for i in range(len(SHAPES)) if args.rows is None else args.rows:
         rows += measure(SHAPES[i], args.rounds, args.device)
-    about, table = f"{machine(args.device)}; median ms of {args.rounds}", markdown(rows)
-    print(f"{about}\n\n{table}")
-    write_csv(args.output / f"poolings_{args.device.type}.csv", rows)
-    (args.output / f"poolings_{args.device.type}.md").write_text(f"{about}\n\n{table}\n", encoding="utf-8")
+    about = f"{machine(args.device)}; median ms of {args.rounds}"
+    write_table(args.output, f"poolings_{args.device.type}", about, rows)
     return 0
 
 

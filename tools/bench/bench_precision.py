@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_common import machine, markdown, write_csv
+from bench_common import machine, write_table
 from torch import Tensor
 
 from timm_gcp.functional import global_cov_pool
@@ -73,10 +73,8 @@ def main() -> int:
     parser.add_argument("--output", default=Path("docs/performance"), type=Path)
     args = parser.parse_args()
     table = rows(args.device, args.batch_size, args.dim)
-    text = f"{machine(args.device)}; D = {args.dim}; float32 features\n\n{markdown(table)}"
-    print(text)
-    write_csv(args.output / f"precision_{args.device.type}.csv", table)
-    (args.output / f"precision_{args.device.type}.md").write_text(text + "\n", encoding="utf-8")
+    about = f"{machine(args.device)}; D = {args.dim}; float32 features"
+    write_table(args.output, f"precision_{args.device.type}", about, table)
     return 0
 
 
