@@ -98,7 +98,7 @@ def square_norm(side: Tensor) -> Tensor:
 
     For code that autograd does not record.
     """
-    return side.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None].clamp_min(torch.finfo(side.dtype).tiny)
+    return side.diagonal(dim1=-2, dim2=-1).sum(-1).view(-1, 1, 1).clamp_min(torch.finfo(side.dtype).tiny)
 
 
 def recorded_square_norm(side: Tensor, peak: Tensor) -> Tensor:

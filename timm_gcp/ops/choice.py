@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from timm_gcp.common.messages import check_choice
-
 FORMS = ("auto", "spectral", "products", "compose")
 SIDES = ("auto", "covariance", "gram")
 
@@ -29,7 +27,6 @@ def use_gram(dim: int, positions: int, side: str = "auto") -> bool:
     A program exported with dynamic height and width has one side for all sizes: N×N if that is the smaller one over
     their whole range, else D×D. Asking whether `positions < dim` would restrict the range to one answer.
     """
-    check_choice("side", side, SIDES)
     if side != "auto":
         return side == "gram"
     if is_exporting():
@@ -46,7 +43,6 @@ def choose_form(x: Tensor, smaller: int, form: str = "auto") -> str:
     eigendecomposition where the side is at least `SPECTRAL_MIN_SIDE` or, without a gradient,
     `SPECTRAL_MIN_SIDE_FORWARD`; all else, GPUs included, takes batched products.
     """
-    check_choice("form", form, FORMS)
     if form != "auto":
         return form
     if torch.compiler.is_compiling() or torch.jit.is_tracing():

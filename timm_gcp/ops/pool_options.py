@@ -48,5 +48,7 @@ def pool_options(normalization: Any, pool_kwargs: Mapping[str, Any] | None) -> A
         ValueError: A name that the pooling does not know, or a value out of range.
     """
     known = option_names(normalization)
+    if not known and pool_kwargs is None:
+        return None
     given = check_names(describe_normalization(normalization), pool_kwargs, known)
     return POOL_OPTIONS[normalization](**given) if known else None

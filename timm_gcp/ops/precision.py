@@ -31,4 +31,6 @@ def autocast_off(device: torch.device) -> AbstractContextManager:
 
 def result_dtype(x: Tensor) -> torch.dtype:
     """Type of the pooled vector: that of `x`, but float32 for half types under autocast, as autocast's own sums."""
-    return torch.float32 if _in_autocast(x.device) and x.dtype != torch.float64 else x.dtype
+    if x.dtype in (torch.float32, torch.float64):
+        return x.dtype
+    return torch.float32 if _in_autocast(x.device) else x.dtype

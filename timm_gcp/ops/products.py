@@ -69,26 +69,27 @@ def _tangent(
     low: Low = None,
     iterates: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Derivative of W_K in the symmetric `direction` of `a` (also the adjoint applied to it), and W_K.
+    """Twice the derivative of W_K in the symmetric `direction` of R₀ = I − a (also its adjoint, applied), and W_K.
 
-    The iterates W₁ … W_K are made again where they are not given.
+    Twice, and R₀ in place of `a`, so that W₁ = I + R₀/2 needs no operation. The iterates W₁ … W_K are made again where
+    they are not given.
     """
-    r, r_dot = identity(a) - a, -direction
+    r, r_dot = identity(a) - a, direction
     w = iterates[0] if iterates else _first_iterate(a, r, gram, low)
     if gram:
-        w_dot = 0.5 * r_dot
+        twice_w_dot = direction
     else:
         cross = product(a, direction, low)
-        w_dot = 1.5 * direction - 0.5 * (cross + cross.mT)
+        twice_w_dot = (cross + cross.mT).sub_(direction, alpha=3)
     for k, r_next in enumerate(residuals, 1):
         m = product(r, r_dot, low)
         v = add_product_(m, torch.add(m.mT, m, alpha=0.5), r, low, beta=0.75, alpha=0.25)
         r_dot = v + v.mT
         # The tangent of a product of two functions of one matrix is symmetric as it stands.
-        w_dot = add_product_(product(w_dot, r_next, low, w_dot, alpha=0.5), w, r_dot, low, alpha=0.5)
+        twice_w_dot = add_product_(product(twice_w_dot, r_next, low, twice_w_dot, alpha=0.5), w, r_dot, low)
         w = iterates[k] if iterates else product(w, r_next, low, w, alpha=0.5)
         r = r_next
-    return w_dot, w
+    return twice_w_dot, w
 
 
 def _fewer(x: Tensor, gram: bool) -> bool:
@@ -118,17 +119,22 @@ def _recorded_unit_trace(scaled: Tensor, peak: Tensor, gram: bool) -> tuple[Tens
     return side / trace, trace
 
 
-def _value_scale(peak: Tensor, trace: Tensor, positions: int, gram: bool) -> Tensor:
+def _inverse_norm(trace: Tensor, positions: int) -> Tensor:
+    """1/(√N·√trace), the factor of the gradient."""
+    return (trace * positions).rsqrt()
+
+
+def _value_scale(peak: Tensor, trace: Tensor, inverse_norm: Tensor, gram: bool) -> Tensor:
     """Factor of `scaled·Z·scaledᵀ` or of Y in the result: ‖Xc‖/√N with ‖Xc‖ = peak·√trace, less what Z lacks."""
-    root_trace = trace.sqrt() * positions**0.5
-    return peak / root_trace if gram else peak * root_trace / positions
+    scale = peak * inverse_norm
+    return scale if gram else scale * trace
 
 
 def compose(x: Tensor, n_iter: int, gram: bool, low: str | None = None) -> Tensor:
     """`(B, D, N)` -> `(B, D(D+1)/2)` with autograd's own backward: the form for export and for TorchScript."""
     scaled, peak = recorded_peak_scale(x, fewer=False)
     side, trace = _recorded_unit_trace(scaled, peak, gram)
-    factor = _value_scale(peak, trace, x.shape[-1], gram)
+    factor = _value_scale(peak, trace, _inverse_norm(trace, x.shape[-1]), gram)
     if gram:
         return gather_triangle(torch.bmm(torch.bmm(scaled, inverse_root(side, n_iter, low) * factor), scaled.mT))
     return gather_triangle(root(side, n_iter, low)) * factor.flatten(1)
@@ -139,6 +145,7 @@ def _gradient(
     scaled: Tensor,
     side: Tensor,
     trace: Tensor,
+    inverse_norm: Tensor,
     residuals: Sequence[Tensor],
     positions: int,
     gram: bool,
@@ -147,17 +154,17 @@ def _gradient(
 ) -> Tensor:
     """Gradient `(B, D, N)`; every scale, and the way back from N − 1 columns, is applied on the smaller side."""
     sym = twice_symmetric(grad, scaled.shape[1])
-    factor = (trace * positions).rsqrt()
     if gram:
         p = torch.bmm(scaled.mT, sym).mT  # S X, in the layout that is the faster product
         inner = torch.bmm(scaled.mT, p).div_(trace)
-        d_side, last = _tangent(inner, side, residuals, gram, low, iterates)
-        right, left = _with_slope(d_side, side, inner * last, -0.5) * factor, last * factor
+        twice_d_side, last = _tangent(inner, side, residuals, gram, low, iterates)
+        right = _with_slope(twice_d_side, side, inner * last, 1.0) * inverse_norm
+        left = last * inverse_norm
         if scaled.shape[-1] < positions:
             right, left = project_adjoint(right, positions), project_adjoint(left, positions)
-        return add_product_(torch.bmm(p, left), scaled, right)
-    d_side, last = _tangent(sym, side, residuals, gram, low)
-    return torch.bmm(_with_slope(d_side, side, sym * last, 0.5) * factor, scaled)
+        return add_product_(torch.bmm(p, left), scaled, right, alpha=-0.5)
+    twice_d_side, last = _tangent(sym, side, residuals, gram, low)
+    return torch.bmm(_with_slope(twice_d_side, side, sym * last, -1.0) * (-0.5 * inverse_norm), scaled)
 
 
 def _with_slope(d_side: Tensor, side: Tensor, terms: Tensor, alpha: float) -> Tensor:
@@ -174,7 +181,8 @@ def product_gradient(grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> Tensor
     scaled, peak = recorded_peak_scale(x, _fewer(x, gram))
     side, trace = _recorded_unit_trace(scaled, peak, gram)
     residuals, _ = _recursion(side, n_iter, gram)
-    return _gradient(grad, scaled, side, trace, residuals, x.shape[-1], gram)
+    inverse_norm = _inverse_norm(trace, x.shape[-1])
+    return _gradient(grad, scaled, side, trace, inverse_norm, residuals, x.shape[-1], gram)
 
 
 def product_gradient_vjp(cotangent: Tensor, grad: Tensor, x: Tensor, n_iter: int, gram: bool) -> tuple[Tensor, Tensor]:
@@ -188,29 +196,30 @@ def product_value(x: Tensor, n_iter: int, gram: bool, low: Low = None) -> Tensor
     scaled, peak = peak_scale(x, _fewer(x, gram))
     side, trace = _unit_trace(scaled, gram)
     last = inverse_root(side, n_iter, low) if gram else root(side, n_iter, low)
-    return _value(scaled, last, peak, trace, x.shape[-1], gram)
+    return _value(scaled, last, _value_scale(peak, trace, _inverse_norm(trace, x.shape[-1]), gram), gram)
 
 
-def _value(scaled: Tensor, last: Tensor, peak: Tensor, trace: Tensor, positions: int, gram: bool) -> Tensor:
+def _value(scaled: Tensor, last: Tensor, factor: Tensor, gram: bool) -> Tensor:
     """The value from scaled features and the last iterate of their smaller side."""
-    factor = _value_scale(peak, trace, positions, gram)
     if gram:
         return product_triangle(torch.bmm(scaled, last * factor), scaled)
     return gather_triangle(last) * factor.flatten(1)
 
 
 def _forward(x: Tensor, n_iter: int, gram: bool, low: Low) -> tuple[Tensor, ...]:
-    """Value, peak, trace, the residuals, and what else `ProductPool` keeps, as its docstring says."""
+    """Value, peak, trace, its inverse norm, the residuals, and what else `ProductPool` keeps: see its docstring."""
     scaled, peak = peak_scale(x, _fewer(x, gram))
     side, trace = _unit_trace(scaled, gram)
     all_kept = gram and x.numel() <= KEEP_ALL
     residuals, iterates = _recursion(side, n_iter, gram, low, keep=all_kept)
-    value = _value(scaled, iterates[-1], peak, trace, x.shape[-1], gram)
+    inverse_norm = _inverse_norm(trace, x.shape[-1])
+    value = _value(scaled, iterates[-1], _value_scale(peak, trace, inverse_norm, gram), gram)
+    kept = (value, peak, trace, inverse_norm, *residuals)
     if not gram:
-        return (value, peak, trace, *residuals, side)
+        return (*kept, side)
     if all_kept:
-        return (value, peak, trace, *residuals, scaled, side, *iterates)
-    return (value, peak, trace, *residuals, *([scaled] if _keeps_features(x, n_iter) else []))
+        return (*kept, scaled, side, *iterates)
+    return (*kept, scaled) if _keeps_features(x, n_iter) else kept
 
 
 class ProductPool(torch.autograd.Function):
@@ -224,9 +233,10 @@ class ProductPool(torch.autograd.Function):
 
     On the N×N side n is N − 1 where `fewer_columns` says so: centred features have rank N − 1 at most.
 
-    Saved: the input, its peak and trace, and the residuals R₁ … R_{K−1}; on the N×N side the scaled features where they
-    are no larger than the residuals; on the D×D side the covariance, which is expensive to rebuild. Of a batch of no
-    more than `KEEP_ALL` numbers, on the N×N side, the scaled features, XᵀX and all iterates: nothing is made again.
+    Saved: the input, its peak, trace and inverse norm, and the residuals R₁ … R_{K−1}; on the N×N side the scaled
+    features where they are no larger than the residuals; on the D×D side the covariance, which is expensive to rebuild.
+    Of a batch of no more than `KEEP_ALL` numbers, on the N×N side, the scaled features, XᵀX and all iterates: nothing
+    is made again.
     """
 
     generate_vmap_rule = True
@@ -263,14 +273,14 @@ class ProductPoolGradient(torch.autograd.Function):
     @staticmethod
     def forward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
         """Gradient from the saved residuals."""
-        peak, trace, *saved, n_iter, gram, low = rest
+        peak, trace, inverse_norm, *saved, n_iter, gram, low = rest
         residuals, kept = saved[: n_iter - 1], saved[n_iter - 1 :]
         if not gram:
             scaled, side = peak_scale(x, False, peak)[0], kept[0]
         else:
             scaled = kept[0] if kept else peak_scale(x, _fewer(x, gram), peak)[0]
             side = kept[1] if len(kept) > 1 else _small_side(scaled, gram).div_(trace)
-        return _gradient(grad, scaled, side, trace, residuals, x.shape[-1], gram, low, kept[2:])
+        return _gradient(grad, scaled, side, trace, inverse_norm, residuals, x.shape[-1], gram, low, kept[2:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
