@@ -13,6 +13,8 @@ from platform import python_version
 
 from timm_gcp import __version__
 from timm_gcp.common.failures import one_line
+from timm_gcp.common.freed_memory import keep_freed_memory
+from timm_gcp.common.program import is_command_line
 
 # subcommand -> (module, one-line help). A command module has two functions: `add_arguments(parser)` declares its
 # options, `main(args)` runs it and returns the exit status. The models are registered before `main`, unless a third
@@ -44,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `timm-gcp COMMAND ...`; `argv` defaults to the process's own arguments. Returns the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     chosen = argv[0] if argv else ""
+    if is_command_line() or __name__ == "__main__":  # this process is ours to set up
+        keep_freed_memory()
     try:
         try:
             return _run(argv, chosen)

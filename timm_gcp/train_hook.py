@@ -4,7 +4,8 @@ train.py imports the modules that `--device-modules` names before it builds anyt
 factory by then. `install` therefore puts the extended factory wherever the original is bound, and likewise timm's
 `create_model`, which then takes `model: gcp:NAME`: the timm model NAME with covariance pooling. The checkpoints of such
 a run are completed, too: each gets the record of its model, with the classes of the data set that it was trained on.
-train.py also takes `cuda` unless told otherwise: where there is none, and none was asked for, it gets the CPU.
+train.py also takes `cuda` unless told otherwise: where there is none, and none was asked for, it gets the CPU. On a
+CPU the process keeps the memory that it frees.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from timm.scheduler import scheduler_factory
 from timm.utils import CheckpointSaver, unwrap_model
 
 import timm_gcp.models  # noqa: F401  (registers them)
+from timm_gcp.common.freed_memory import keep_freed_memory
 from timm_gcp.schedules.scheduler import create
 from timm_gcp.schedules.spec import is_ours
 from timm_gcp.weights.classes import classes_of
@@ -86,7 +88,10 @@ def _warn_of_unread_keys(names: dict[str, Any]) -> None:
 
 
 def _or_cpu(original: Callable[[Any], torch.device]) -> Callable[[Any], torch.device]:
-    """The function by which train.py makes its device; the default, `cuda`, becomes `cpu` where there is no CUDA."""
+    """The function by which train.py makes its device; the default, `cuda`, becomes `cpu` where there is no CUDA.
+
+    For a CPU the process is set up to keep the memory that it frees.
+    """
 
     @functools.wraps(original)
     def init_distributed_device(args: Any) -> torch.device:
@@ -94,7 +99,10 @@ def _or_cpu(original: Callable[[Any], torch.device]) -> Callable[[Any], torch.de
         if getattr(args, "device", None) == "cuda" and not asked and not torch.cuda.is_available():
             warnings.warn("torch sees no CUDA device: training on the CPU.", stacklevel=2)
             args.device = "cpu"
-        return original(args)
+        device = original(args)
+        if device.type == "cpu":
+            keep_freed_memory()
+        return device
 
     setattr(init_distributed_device, _MARK, original)
     return init_distributed_device

@@ -2,6 +2,8 @@
 
 import sys
 
+from timm_gcp.common.freed_memory import keep_freed_memory
 from timm_gcp.run import main
 
+keep_freed_memory()
 sys.exit(main())

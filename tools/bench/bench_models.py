@@ -35,12 +35,14 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def runs_of(name: str, kwargs: dict[str, Any], batch: int, mode: Mode, args: Any) -> tuple[Callable, Callable]:
-    """A training step and an inference pass of one model."""
+def runs_of(
+    name: str, kwargs: dict[str, Any], batch: int, mode: Mode, args: Any, fused: bool | None = None
+) -> tuple[Callable, Callable]:
+    """A training step, with SGD as torch chooses its kernel or with the fused one, and an inference pass of a model."""
     model = timm.create_model(name, num_classes=args.num_classes, **kwargs).to(
         args.device, memory_format=mode.memory_format
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4, fused=fused)
     scaler = torch.amp.GradScaler(args.device.type, enabled=mode.precision == "float16")
     x = torch.randn(batch, 3, args.img_size, args.img_size, device=args.device).to(memory_format=mode.memory_format)
     y = torch.randint(0, args.num_classes, (batch,), device=args.device)
@@ -103,14 +105,19 @@ def label_of(name: str, kwargs: dict[str, Any]) -> str:
     return name + "".join(f" {value}" for value in kwargs.values())
 
 
+def make_known(name: str) -> None:
+    """Register the covariance variant of a timm model under `name`, NAME_gcp, if there is none; else ValueError."""
+    if not timm.is_model(name):
+        timm_gcp.register(name.removesuffix("_gcp"), name)
+
+
 def models_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
     """The models of `--model`, those of `--rows`, or all."""
     if args.model and args.rows:
         parser.error("--rows picks from the list of models, which --model replaces; give one of the two")
     for name in args.model or ():
         try:
-            if not timm.is_model(name):
-                timm_gcp.register(name.removesuffix("_gcp"), name)
+            make_known(name)
         except ValueError as error:
             parser.error(str(error))
     if args.model:
