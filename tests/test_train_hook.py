@@ -102,14 +102,17 @@ def test_a_misspelt_schedule_of_ours_lists_the_known_ones():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
 def test_train_py_takes_the_cpu_where_there_is_no_cuda(monkeypatch):
+    kept = []
+    monkeypatch.setattr(hook, "keep_freed_memory", lambda: kept.append(True))
     monkeypatch.setattr(sys, "argv", ["train.py", "-c", "recipe.yaml"])
     args = argparse.Namespace(device="cuda")
     with pytest.warns(UserWarning, match="torch sees no CUDA device: training on the CPU"):
         device = timm.utils.init_distributed_device(args)
-    assert device == torch.device("cpu") and args.device == "cpu"
+    assert device == torch.device("cpu") and args.device == "cpu" and kept == [True]
     monkeypatch.setattr(sys, "argv", ["train.py", "--device", "cuda"])
     with pytest.raises(AssertionError, match="CUDA is not available"):  # asked for: timm's own refusal
         timm.utils.init_distributed_device(argparse.Namespace(device="cuda"))
+    assert kept == [True]
 
 
 def test_train_py_takes_swaps_by_name():

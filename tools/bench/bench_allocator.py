@@ -15,7 +15,7 @@ import multiprocessing
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -64,12 +64,13 @@ def server(*args: Any) -> Iterator[Callable[[str], tuple[float, float]]]:
         try:
             here.send(run)
             return here.recv()
-        except (EOFError, BrokenPipeError) as error:
+        except (EOFError, OSError) as error:
             raise RuntimeError(f"a process of {args[1]} ended before its time; its own message is above") from error
 
     try:
         yield ask
-        here.send(None)
+        with suppress(OSError):  # it has ended already
+            here.send(None)
         process.join()
     finally:
         process.terminate()

@@ -24,6 +24,7 @@ KINDS = (
     "step",
     "models",
     "models_compiled",
+    "allocator",
     "timm_tests",
     "growth",
 )

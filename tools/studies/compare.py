@@ -37,6 +37,7 @@ from started import use_weights
 from study_config import Cell, Entry, Study, check_runs, read_study
 
 from timm_gcp.common.files import write_text
+from timm_gcp.common.freed_memory import keep_freed_memory
 from timm_gcp.inference.evaluate import evaluate
 from timm_gcp.train.callback import Callback, PrintEpochs
 from timm_gcp.train.checkpoint import load_checkpoint
@@ -114,6 +115,12 @@ def _test(model: Any, args: argparse.Namespace, images: Images, folder: Path) ->
     write_text(folder / "test.json", json.dumps(record) + "\n")
 
 
+def _prepare(threads: int) -> None:
+    """Set a process up that will train."""
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+
+
 def run_all(cells: list[Cell], study: Study, args: argparse.Namespace, test: bool) -> None:
     """Train what is missing among `cells`, `--jobs` at a time, each in a process of its own."""
     output = Path(args.output)
@@ -121,7 +128,7 @@ def run_all(cells: list[Cell], study: Study, args: argparse.Namespace, test: boo
     study_images(study, args.data_dir, output / "data", 0)  # packed before several processes read it
     threads = max(1, torch.get_num_threads() // args.jobs)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(args.jobs, context, torch.set_num_threads, (threads,), max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(args.jobs, context, _prepare, (threads,), max_tasks_per_child=1) as pool:
         jobs = {pool.submit(train_cell, cell, study, args.data_dir, output, test): cell for cell in missing}
         try:
             for number, job in enumerate(as_completed(jobs), start=1):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
+import platform
 import sys
 from pathlib import Path
 
+import bench_allocator
 import bench_common
 import bench_forms
 import bench_models
@@ -15,6 +18,8 @@ import numpy as np
 import pytest
 import torch
 from reference_pooling import reference_pool
+
+from timm_gcp.common.freed_memory import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -112,6 +117,50 @@ def test_both_forms_are_measured_beside_what_is_taken(tmp_path, monkeypatch, cap
         products, spectral = (float(rows[0][f"{what}, {form}"]) for form in ("products", "spectral"))
         assert float(rows[0][f"{what}, spectral / products"]) == pytest.approx(spectral / products)
     assert (tmp_path / "forms_cpu.md").read_text().strip() == capsys.readouterr().out.strip()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="freed memory is kept by glibc's allocator")
+def test_both_ways_with_freed_memory_take_turns(tmp_path, monkeypatch, capsys):
+    for name in (*SETTINGS, "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    options = ["--model", "test_resnet_gcp", "--img-size", "32", "--num-classes", "3", "--batch-size", "2"]
+    command = ["bench_allocator.py", *options, "--rounds", "1", "--threads", "1", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", command)
+    assert bench_allocator.main() == 0
+    with (tmp_path / "allocator_cpu.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["model"], row["run"]) for row in rows] == [
+        ("test_resnet_gcp", "inference"),
+        ("test_resnet_gcp", "training step"),
+    ]
+    for row in rows:
+        ms = {key: float(row[key]) for key in ("GAP, given back", "GAP, kept", "GCP, given back", "GCP, kept")}
+        assert float(row["GCP: kept / given back"]) == pytest.approx(ms["GCP, kept"] / ms["GCP, given back"])
+        assert float(row["GCP / GAP, kept"]) == pytest.approx(ms["GCP, kept"] / ms["GAP, kept"])
+        assert float(row["GCP peak MB, kept"]) > 50
+    assert (tmp_path / "allocator_cpu.md").read_text().strip() == capsys.readouterr().out.strip()
+
+
+def test_the_allocator_benchmark_refuses_what_it_would_not_measure(monkeypatch, capsys):
+    for settings, options, sentence in (
+        ("1", [], "the environment sets glibc's allocator"),
+        ("", ["--rounds", "0"], "--rounds 0: give at least 1"),
+    ):
+        monkeypatch.setattr(bench_allocator, "has_settings", lambda settings=settings: bool(settings))
+        monkeypatch.setattr(sys, "argv", ["bench_allocator.py", *options])
+        with pytest.raises(SystemExit):
+            bench_allocator.main()
+        assert sentence in capsys.readouterr().err
+
+
+def test_a_process_that_ends_early_is_told():
+    args = argparse.Namespace(threads=1, batch_size=1, device=torch.device("cpu"), num_classes=3, img_size=32)
+    sentence = "a process of no_such_model_gcp ended before its time"
+    with (
+        bench_allocator.server(False, "no_such_model_gcp", {}, args) as ask,
+        pytest.raises(RuntimeError, match=sentence),
+    ):
+        ask("inference")
 
 
 def test_model_benchmark_writes_its_table(tmp_path, monkeypatch):
