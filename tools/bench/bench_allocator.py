@@ -3,8 +3,8 @@
     python tools/bench/bench_allocator.py [--rows 8 6 7] [--batch-size 32] [--rounds 10]
 
 Given back is glibc's way, and that of a program that only imports this package; kept is what `timm-gcp` and train.py
-with our hook ask for (timm_gcp/common/freed_memory.py). What was kept once would serve the other way as well, so each row
-has four processes, GCP and average pooling by either way, which take turns. SGD with momentum, fused, is part of the
+with our hook ask for (timm_gcp/common/freed_memory.py). What was kept once would serve the other way, so each row has
+four processes, GCP and average pooling by either way, which take turns. SGD with momentum, fused, is part of the
 training step. Peak memory is the largest resident size of the GCP process.
 """
 
