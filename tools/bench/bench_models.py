@@ -2,8 +2,8 @@
 
     python tools/bench/bench_models.py [--device cuda] [--batch-size 128 256] [--modes channels_last bfloat16]
 
-Both twins of a row are timed in turns in one process, at 224 px, SGD with momentum included in the step. The modes are
-those of bench_modes.py.
+Both twins of a row are timed in turns in one process, at 224 px, SGD with momentum included in the step. On a CPU the
+process keeps freed memory, as the commands do (bench_allocator.py has both ways). The modes: bench_modes.py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bench_modes import Mode, add_options, captured, collect, modes_of
 from torch.nn.functional import cross_entropy
 
 import timm_gcp
+from timm_gcp.common.freed_memory import keep_freed_memory
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
     ("resnet18_gcp", {}),
@@ -136,6 +137,7 @@ def main() -> int:
     parser.add_argument("--model", nargs="+", help="these models instead; X_gcp of any timm model X is registered")
     parser.add_argument("--name", default="models", help="first word of the files' names (default: models)")
     args = parser.parse_args()
+    kept = "; freed memory kept" if args.device.type == "cpu" and keep_freed_memory() else ""
     models = models_of(parser, args)
     jobs = [
         (f"{label_of(*model)} {mode.name} batch {batch}", partial(measure, *model, batch, mode, args))
@@ -145,6 +147,7 @@ def main() -> int:
     ]
     about = (
         f"{machine(args.device)}; {args.img_size} px, {args.num_classes} classes; median ms per image of {args.rounds}"
+        f"{kept}"
     )
     name = f"{args.name}_{args.device.type}"
     rows = collect(jobs, name, about, args)

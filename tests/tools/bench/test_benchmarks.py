@@ -163,12 +163,15 @@ def test_a_process_that_ends_early_is_told():
         ask("inference")
 
 
-def test_model_benchmark_writes_its_table(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kept", [True, False])
+def test_model_benchmark_writes_its_table(tmp_path, monkeypatch, kept):
     monkeypatch.setattr(bench_models, "MODELS", [("shufflenet_v2_x1_0_gcp", {"reduce_dim": 8})])
     monkeypatch.setattr(
         sys, "argv", ["bench_models.py", "--rounds", "1", "--batch-size", "2", "--output", str(tmp_path)]
     )
+    monkeypatch.setattr(bench_models, "keep_freed_memory", lambda: kept)
     assert bench_models.main() == 0
+    assert ("freed memory kept" in (tmp_path / "models_cpu.md").read_text()) == kept
     rows = list(csv.DictReader((tmp_path / "models_cpu.csv").open()))
     assert float(rows[0]["train ratio"]) > 0
 
