@@ -1,4 +1,4 @@
-"""For the whole suite: a bound on memory, and no network; and two threads for the tests that ask for them.
+"""For the whole suite: a bound on memory, and no network; and what several tests ask for.
 
 A test that asks for 40 GB fails, and the machine goes on. `pretrained=True` downloads nothing, here and in the
 processes that tests start, unless a test says so, and then from a server on loopback.
@@ -27,3 +27,12 @@ def two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def no_allocator_settings(monkeypatch):
+    """The environment without settings of glibc's allocator."""
+    from timm_gcp.common.freed_memory import SETTINGS  # not before the bound on memory is set
+
+    for name in (*SETTINGS, "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)

@@ -261,4 +261,4 @@ def global_cov_pool(
             value = _signed_sqrt_l2_pool(features)
         else:
             value = _spectral_pool(features, found, _scalar_function(found, n_iter, exponent, eps), form, side)
-    return value if value.dtype == out_dtype else value.to(out_dtype)
+    return value.to(out_dtype)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
+from libc import needs_glibc
 
 from timm_gcp import cli
 from timm_gcp.common import freed_memory
-
-GLIBC = platform.libc_ver()[0] == "glibc"
-needs_glibc = pytest.mark.skipif(not GLIBC, reason="freed memory is kept by glibc's allocator")
 
 # What the sixth of equal blocks of 64 MB takes from the system, as a share of it; the first ones find their place.
 COUNT = """
@@ -74,43 +71,36 @@ def test_the_package_alone_leaves_the_process_as_it_is():
     assert float(fresh) > 0.9
 
 
-@pytest.fixture
-def no_settings(monkeypatch):
-    for name in (*freed_memory.SETTINGS, "GLIBC_TUNABLES"):
-        monkeypatch.delenv(name, raising=False)
-    return monkeypatch
-
-
 @pytest.mark.parametrize("name", freed_memory.SETTINGS)
-def test_settings_are_seen(no_settings, name):
+def test_settings_are_seen(no_allocator_settings, monkeypatch, name):
     assert not freed_memory.has_settings()
-    no_settings.setenv(name, "0")
+    monkeypatch.setenv(name, "0")
     assert freed_memory.has_settings() and not freed_memory.keep_freed_memory()
 
 
-def test_tunables_are_seen(no_settings):
-    no_settings.setenv("GLIBC_TUNABLES", "glibc.rtld.nns=3")
+def test_tunables_are_seen(no_allocator_settings, monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.rtld.nns=3")
     assert not freed_memory.has_settings()
-    no_settings.setenv("GLIBC_TUNABLES", "glibc.rtld.nns=3:glibc.malloc.trim_threshold=1")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.rtld.nns=3:glibc.malloc.trim_threshold=1")
     assert freed_memory.has_settings()
 
 
 @pytest.mark.parametrize("refused", [None, -4, -1])
-def test_the_answer_of_the_library_is_told(no_settings, refused):
+def test_the_answer_of_the_library_is_told(no_allocator_settings, monkeypatch, refused):
     asked = []
     library = SimpleNamespace(
         gnu_get_libc_version=None, mallopt=lambda what, value: asked.append((what, value)) or int(what != refused)
     )
-    no_settings.setattr(freed_memory.ctypes, "CDLL", lambda name: library)
-    no_settings.setattr(freed_memory.os, "name", "posix")
+    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(freed_memory.os, "name", "posix")
     assert freed_memory.keep_freed_memory() == (refused is None)
     assert asked == [(-4, 0), (-1, -1)][: 1 if refused == -4 else 2]
 
 
 @pytest.mark.parametrize("system, library", [("nt", SimpleNamespace()), ("posix", SimpleNamespace(mallopt=None))])
-def test_other_libraries_are_left_alone(no_settings, system, library):
-    no_settings.setattr(freed_memory.ctypes, "CDLL", lambda name: library)
-    no_settings.setattr(freed_memory.os, "name", system)
+def test_other_libraries_are_left_alone(no_allocator_settings, monkeypatch, system, library):
+    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(freed_memory.os, "name", system)
     assert not freed_memory.keep_freed_memory()
 
 

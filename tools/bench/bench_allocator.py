@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
-from bench_common import WARM_UP, machine, seconds_of, write_table
+from bench_common import interleaved, machine
 from bench_models import label_of, make_known, models_of, runs_of
-from bench_modes import parse_mode
-from tqdm import tqdm
+from bench_modes import collect, parse_mode
 
 import timm_gcp  # noqa: F401
 from timm_gcp.common.freed_memory import has_settings, keep_freed_memory
@@ -40,29 +39,29 @@ def peak_resident() -> float:
 
 
 def serve(connection: Connection, kept: bool, name: str, kwargs: dict[str, Any], args: Any) -> None:
-    """Time a run each time that its name comes, and answer with its milliseconds and the peak so far, until None."""
+    """Do what is named, one of `RUNS` or "peak", each time that a name comes, and answer with its value, until None."""
     if kept and not keep_freed_memory():
         raise RuntimeError("freed memory can't be kept here: this needs glibc")
     torch.set_num_threads(args.threads)
     make_known(name)
     step, infer = runs_of(name, kwargs, args.batch_size, parse_mode("float32", args.device), args, fused=True)
-    runs = dict(zip(RUNS, (infer, step), strict=True))
-    while (run := connection.recv()) is not None:
-        connection.send((1e3 * seconds_of(runs[run], args.device), peak_resident()))
+    known: dict[str, Callable[[], Any]] = {**dict(zip(RUNS, (infer, step), strict=True)), "peak": peak_resident}
+    while (what := connection.recv()) is not None:
+        connection.send(known[what]())
 
 
 @contextmanager
-def server(*args: Any) -> Iterator[Callable[[str], tuple[float, float]]]:
-    """A process of its own that answers to the names of runs."""
+def server(*args: Any) -> Iterator[Callable[[str], Any]]:
+    """A process of its own that does what `serve` knows by name."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(there, *args), daemon=True)
     process.start()
     there.close()  # so that the end of the process is seen here
 
-    def ask(run: str) -> tuple[float, float]:
+    def ask(what: str) -> Any:
         try:
-            here.send(run)
+            here.send(what)
             return here.recv()
         except (EOFError, OSError) as error:
             raise RuntimeError(f"a process of {args[1]} ended before its time; its own message is above") from error
@@ -76,27 +75,20 @@ def server(*args: Any) -> Iterator[Callable[[str], tuple[float, float]]]:
         process.terminate()
 
 
-def measure(name: str, kwargs: dict[str, Any], args: Any) -> list[dict[str, Any]]:
-    """The rows of one model, one for each run: medians in ms, their ratios and the peaks of the GCP model in MB."""
+def measure(name: str, kwargs: dict[str, Any], run: str, args: Any) -> dict[str, Any]:
+    """One row: medians in ms, their ratios and the peaks of the GCP model in MB."""
     twins = {"GAP": {**kwargs, "global_pool": "avg"}, "GCP": kwargs}
     label = label_of(name, kwargs)
-    rows = []
     with ExitStack() as processes:
         asked = {
             f"{who}, {way}": processes.enter_context(server(kept, name, of_model, args))
             for who, of_model in twins.items()
             for way, kept in WAYS.items()
         }
-        for run in RUNS:
-            times: dict[str, list[float]] = {key: [] for key in asked}
-            peaks: dict[str, float] = {}
-            for turn in tqdm(range(WARM_UP + args.rounds), desc=f"{label} {run}", leave=False):
-                for key, ask in asked.items():
-                    milliseconds, peaks[key] = ask(run)
-                    times[key].extend([milliseconds] if turn >= WARM_UP else [])
-            medians = {key: statistics.median(values) for key, values in times.items()}
-            rows.append({"model": label, "run": run} | medians | ratios(medians) | peaks_of(peaks))
-    return rows
+        runs = {key: partial(ask, run) for key, ask in asked.items()}
+        medians = interleaved(runs, args.rounds, args.device, f"{label} {run}")
+        peaks = {f"GCP peak MB, {way}": asked[f"GCP, {way}"]("peak") for way in WAYS}
+    return {"model": label, "run": run} | medians | ratios(medians) | peaks
 
 
 def ratios(medians: dict[str, float]) -> dict[str, float]:
@@ -107,11 +99,6 @@ def ratios(medians: dict[str, float]) -> dict[str, float]:
     return ways | {f"GCP / GAP, {way}": medians[f"GCP, {way}"] / medians[f"GAP, {way}"] for way in WAYS}
 
 
-def peaks_of(peaks: dict[str, float]) -> dict[str, float]:
-    """Peak memory of the GCP model by either way."""
-    return {f"GCP peak MB, {way}": peaks[f"GCP, {way}"] for way in WAYS}
-
-
 def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -120,6 +107,9 @@ def main() -> int:
     parser.add_argument("--num-classes", default=1000, type=int)
     parser.add_argument("--threads", default=torch.get_num_threads(), type=int)
     parser.add_argument("--rounds", default=10, type=int)
+    parser.add_argument(
+        "--seconds", type=float, help="start no row after so many seconds; the table names what is left"
+    )
     parser.add_argument("--rows", type=int, nargs="*", help="indices of the models to run (default: all)")
     parser.add_argument("--model", nargs="+", help="these models instead")
     parser.add_argument("--output", default=Path("docs/performance"), type=Path)
@@ -129,11 +119,13 @@ def main() -> int:
         parser.error(f"--rounds {args.rounds}: give at least 1")
     if has_settings():
         parser.error("the environment sets glibc's allocator (MALLOC_… or GLIBC_TUNABLES): unset it")
-    rows = []
-    for name, kwargs in models_of(parser, args):
-        rows += measure(name, kwargs, args)
-        about = f"{machine(args.device)}; {args.img_size} px; batch {args.batch_size}; median ms of {args.rounds}"
-        write_table(args.output, "allocator_cpu", about, rows)
+    jobs = [
+        (f"{label_of(*model)} {run}", partial(measure, *model, run, args))
+        for model in models_of(parser, args)
+        for run in RUNS
+    ]
+    about = f"{machine(args.device)}; {args.img_size} px; batch {args.batch_size}; median ms of {args.rounds}"
+    collect(jobs, "allocator_cpu", about, args)
     return 0
 
 

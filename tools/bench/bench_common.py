@@ -270,7 +270,7 @@ def bar_chart(path: Path, rows: Sequence[dict[str, Any]], label: str, columns: S
         heights = [row.get(column) or float("nan") for row in rows]
         axes.bar([i + k * width for i in range(len(rows))], heights, width, label=column)
     axes.set_yscale("log")
-    axes.set_xticks([i + 0.4 - width / 2 for i in range(len(rows))], [row[label] for row in rows])
+    axes.set_xticks([i + 0.4 - width / 2 for i in range(len(rows))], [row[label] for row in rows], fontsize=7)
     axes.set_ylabel("ms (log scale)")
     axes.set_title(title)
     axes.legend(fontsize="small", ncols=2)

@@ -201,7 +201,8 @@ def allocator(device: torch.device) -> str:
         return "torch's"
     if os.environ.get("THP_MEM_ALLOC_ENABLE") == "1":
         return "huge pages"
-    return "heap" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "system's"
+    kept = "MALLOC_MMAP_THRESHOLD_" in os.environ or os.environ.get("MALLOC_MMAP_MAX_") == "0"
+    return "heap" if kept else "system's"
 
 
 COLUMNS = {

@@ -103,6 +103,11 @@ def test_allocator_is_named(monkeypatch):
     cpu = torch.device("cpu")
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    monkeypatch.delenv("MALLOC_MMAP_MAX_", raising=False)
+    assert bench_step.allocator(cpu) == "system's"
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "0")
+    assert bench_step.allocator(cpu) == "heap"
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "65536")
     assert bench_step.allocator(cpu) == "system's"
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "4000000000")
     assert bench_step.allocator(cpu) == "heap"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import platform
 import sys
 from pathlib import Path
 
@@ -17,9 +16,8 @@ import bench_poolings
 import numpy as np
 import pytest
 import torch
+from libc import needs_glibc
 from reference_pooling import reference_pool
-
-from timm_gcp.common.freed_memory import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -119,10 +117,8 @@ def test_both_forms_are_measured_beside_what_is_taken(tmp_path, monkeypatch, cap
     assert (tmp_path / "forms_cpu.md").read_text().strip() == capsys.readouterr().out.strip()
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="freed memory is kept by glibc's allocator")
-def test_both_ways_with_freed_memory_take_turns(tmp_path, monkeypatch, capsys):
-    for name in (*SETTINGS, "GLIBC_TUNABLES"):
-        monkeypatch.delenv(name, raising=False)
+@needs_glibc
+def test_both_ways_with_freed_memory_take_turns(no_allocator_settings, tmp_path, monkeypatch, capsys):
     options = ["--model", "test_resnet_gcp", "--img-size", "32", "--num-classes", "3", "--batch-size", "2"]
     command = ["bench_allocator.py", *options, "--rounds", "1", "--threads", "1", "--output", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", command)
